@@ -1,0 +1,23 @@
+"""Architectures of the papers by name, models from elsewhere, and trained weights."""
+
+from spherometer.zoo.models.build import build_model, model_names
+from spherometer.zoo.models.catalogue import ARCHITECTURES, Architecture
+from spherometer.zoo.models.coordinate import pretrain_on_sine
+from spherometer.zoo.models.linearised import Linearised
+from spherometer.zoo.models.parts import ModelError
+from spherometer.zoo.models.rescaling import rescale_layers
+from spherometer.zoo.models.weights import MissingWeightsError, WeightsError, load_weights
+
+__all__ = [
+    "ARCHITECTURES",
+    "Architecture",
+    "Linearised",
+    "MissingWeightsError",
+    "ModelError",
+    "WeightsError",
+    "build_model",
+    "load_weights",
+    "model_names",
+    "pretrain_on_sine",
+    "rescale_layers",
+]

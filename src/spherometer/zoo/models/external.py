@@ -1,0 +1,129 @@
+"""Models from elsewhere: timm, Hugging Face, and any function of the user.  Nothing is ever downloaded."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from spherometer.zoo.models.parts import InputShape, ModelError
+from spherometer.zoo.models.torchvision_shim import make_torchvision_importable
+from spherometer.zoo.names import shorten, suggest
+
+
+class Logits(nn.Module):
+    """A Hugging Face model that returns the tensor of logits instead of a record."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Pixels or tokens -> logits."""
+        logits: Tensor = self.model(inputs).logits
+        return logits
+
+
+def build_timm(name: str, *, num_classes: int | None, input_shape: InputShape | None) -> nn.Module:
+    """`timm.create_model` with fresh weights; give `load_weights` a file for trained ones."""
+    make_torchvision_importable()
+    timm = _import_extra("timm", "timm")
+    if not timm.is_model(name):
+        raise ModelError(f"timm has no model called {name!r}; {suggest(name, timm.list_models())[:300]}")
+    timm.layers.set_fused_attn(False)  # the fused kernel cannot be differentiated twice
+    options: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
+    if input_shape is not None:
+        options["in_chans"] = input_shape[0]
+    return _call(f"timm:{name}", timm.create_model, name, pretrained=False, **options)
+
+
+def build_huggingface(name: str) -> nn.Module:
+    """A model with its weights from a local folder or from what was downloaded before; safetensors only."""
+    transformers = _import_extra("transformers", "hf")
+    try:
+        config = transformers.AutoConfig.from_pretrained(name, local_files_only=True, trust_remote_code=False)
+        family = getattr(transformers, (config.architectures or ["AutoModelForImageClassification"])[0])
+        model = family.from_pretrained(name, local_files_only=True, use_safetensors=True, attn_implementation="eager")
+    except Exception as error:
+        raise ModelError(
+            f"hf:{name}: no such local model ({shorten(error, limit=100)}); download it first, or give its folder"
+        ) from error
+    return Logits(model)
+
+
+def build_imported(path: str, *, num_classes: int | None, input_shape: InputShape | None) -> nn.Module:
+    """The model that `package.module:function` returns; it gets `num_classes` and `input_shape` if it takes them."""
+    module_name, _, attribute = path.partition(":")
+    with _current_folder_importable():
+        try:
+            found: Any = importlib.import_module(module_name)
+        except (Exception, SystemExit) as error:  # the user's module may do anything
+            raise ModelError(f"{path}: cannot import {module_name} ({_describe(error)})") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ModelError(f"{path}: {module_name} has no {attribute!r}; {suggest(part, _public(found))[:300]}")
+        found = getattr(found, part)
+    if isinstance(found, nn.Module):
+        return found
+    if not callable(found):
+        raise ModelError(f"{path}: expected a function that returns a model, got {type(found).__name__}")
+    offered = {"num_classes": num_classes, "input_shape": input_shape}
+    accepted = _parameter_names(found)
+    return _call(path, found, **{key: value for key, value in offered.items() if key in accepted and value is not None})
+
+
+def _call(path: str, function: Any, *arguments: Any, **options: Any) -> nn.Module:
+    try:
+        model = function(*arguments, **options)
+    except (Exception, SystemExit) as error:
+        raise ModelError(f"{path}: failed ({_describe(error)})") from error
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"{path}: expected a torch.nn.Module as result, got {type(model).__name__}")
+    return model
+
+
+def _import_extra(module: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        if error.name is not None and error.name.partition(".")[0] != module:
+            raise ModelError(f"{module} cannot be imported ({_describe(error)})") from error
+        raise ModelError(f"{module} is not installed; pip install 'spherometer[{extra}]'") from None
+    except Exception as error:
+        raise ModelError(f"{module} cannot be imported ({_describe(error)})") from error
+
+
+def _parameter_names(function: Any) -> set[str]:
+    try:
+        return set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # some builtins have none
+        return set()
+
+
+def _public(found: Any) -> list[str]:
+    return [name for name in vars(found) if not name.startswith("_")] if hasattr(found, "__dict__") else []
+
+
+def _describe(error: BaseException) -> str:
+    return shorten(f"{type(error).__name__}: {error}", limit=120)
+
+
+@contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    """A console script does not have the current folder on its path; the user's module is most often there."""
+    folder = os.getcwd()
+    if folder in sys.path or "" in sys.path:
+        yield
+        return
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)
