@@ -74,9 +74,7 @@ class Estimate:
 def as_plain(value: float | Tensor) -> Any:
     """A float or nested list of floats; what JSON cannot hold (inf, nan) becomes a string."""
     if isinstance(value, Tensor):
-        value = value.tolist()
-    if isinstance(value, list):
-        return [as_plain(entry) for entry in value]
+        return as_plain(value.item()) if value.ndim == 0 else [as_plain(entry) for entry in value]
     return value if math.isfinite(value) else str(value)
 
 

@@ -1,0 +1,133 @@
+"""Curvature of a loss as a mean over pieces of data, each kept as a graph while memory allows."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from spherometer.operators.convolution import FastConvolution
+from spherometer.operators.memory import saved_bytes
+from spherometer.operators.operator import Operator
+from spherometer.operators.support import derivative_error
+from spherometer.problems import Piece, Problem
+from spherometer.problems.batches import num_samples, tensors_of
+from spherometer.problems.modes import differentiating
+from spherometer.problems.weights import flatten, unflatten
+
+NUM_WEIGHED = 8  # samples whose graph is weighed to plan the memory
+NUM_ROUNDED = 32  # samples on which float32 is held against float64
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A piece of data made ready: its number of terms, its gradient, and products with its share of the matrix."""
+
+    count: float
+    gradient: Tensor
+    product: Callable[[Sequence[Tensor]], Sequence[Tensor]]
+
+
+class CurvatureOperator(Operator):
+    """A symmetric P x P matrix that is a mean over the loss terms of a problem; a subclass writes `_build`.
+
+    The weights are copied when the operator is made: training may go on beside it. Graphs are kept between products
+    while `problem.memory` allows; what does not fit is built again for each product, in pieces that do fit.
+    A product costs about two gradients, linear in samples and parameters.
+
+    Args:
+        at: a flat vector of weights to measure at, by default the model's own.
+    """
+
+    def __init__(self, problem: Problem, *, at: Tensor | None = None, **options: Any) -> None:
+        size = problem.num_parameters
+        super().__init__((size, size), problem.precision, problem.device)
+        self.problem, self.state, self.options = problem, problem.state(at), options
+        self._sample_bytes, self._piece_size = self._plan()
+        self._kept: dict[int, Graph] = {}
+        self._kept_bytes = 0.0
+        self._gradient: Tensor | None = None
+
+    @abstractmethod
+    def _build(self, piece: Piece) -> Graph:
+        """One forward and one backward pass, kept for any number of products."""
+
+    def _apply(self, columns: Tensor) -> Tensor:
+        total, result = 0.0, torch.zeros_like(columns)
+        vectors = [unflatten(column.contiguous(), self.state.weights) for column in columns.T]
+        for graph in self._graphs():
+            for k, vector in enumerate(vectors):
+                result[:, k].add_(flatten(graph.product(vector)), alpha=graph.count)
+            total += graph.count
+        return result / total
+
+    def on(self, problem: Problem) -> Self:
+        """The same kind of matrix, at the same weights, of a related problem."""
+        return type(self)(problem, at=self.state.vector, **self.options)
+
+    def block(self, parameters: str | Sequence[str]) -> CurvatureOperator:
+        """The diagonal block of a layer or parameter pattern, at the model's present weights."""
+        return type(self)(self.problem.select(parameters), **self.options)
+
+    def gradient(self) -> Tensor:
+        """The flat gradient of the loss, a by-product of the graphs."""
+        if self._gradient is None:
+            total, terms = torch.zeros(self.shape[0], dtype=self.dtype, device=self.device), 0.0
+            for graph in self._graphs():
+                total.add_(graph.gradient, alpha=graph.count)
+                terms += graph.count
+            self._gradient = total / terms
+        return self._gradient
+
+    def start(self) -> Tensor | None:
+        """The gradient, which leans towards the top eigenvectors (C Fig 10); None where it vanishes."""
+        return self.gradient() if bool(self.gradient().norm() > 0) else None
+
+    def rounding(self, vector: Tensor) -> float | None:
+        """|v'A₃₂v − v'A₆₄v| on a few samples: what float32 does to the matrix itself (PERFORMANCE.md)."""
+        if self.dtype == torch.float64:
+            return None
+        sample = self.problem.sample(NUM_ROUNDED)
+        probe = vector.to(self.dtype)
+        forms = [
+            probe.double() @ (self.on(problem) @ probe.to(problem.precision)).double()
+            for problem in (sample, sample.in_dtype(torch.float64))
+        ]
+        return abs(float(forms[0] - forms[1]))
+
+    def _graphs(self) -> Any:
+        for number, piece in enumerate(self.problem.pieces(self._piece_size)):
+            graph = self._kept.get(number) or self._built(piece)
+            size = self._sample_bytes * (num_samples(piece.content) or 1)
+            if number not in self._kept and self._kept_bytes + size <= self.problem.memory:
+                self._kept[number] = graph
+                self._kept_bytes += size
+            yield graph
+
+    def _built(self, piece: Piece) -> Graph:
+        with differentiating(), FastConvolution():
+            return self._build(piece)
+
+    def _try_product(self, piece: Piece) -> None:
+        """Refuse, on a few samples, a model that cannot be differentiated often enough."""
+        try:
+            self._built(piece).product([torch.zeros_like(weight) for weight in self.state.weights])
+        except RuntimeError as error:
+            if "derivative" in str(error) or "differentiable" in str(error):
+                raise derivative_error(self.problem, self.state, piece, error) from error
+            raise
+
+    def _plan(self) -> tuple[float, int | None]:
+        """Bytes of graph per sample, and how many samples a piece may hold so that it fits twice into the limit."""
+        plans = self.problem.plans
+        if type(self) not in plans:
+            piece = next(self.problem.sample(NUM_WEIGHED).pieces())
+            known = [*self.state.weights, *self.state.fixed.values(), *tensors_of(piece.content)]
+            self._try_product(piece)
+            weight = saved_bytes(lambda: self._built(piece), known) / (num_samples(piece.content) or 1)
+            plans[type(self)] = (weight, max(1, int(self.problem.memory / (2 * weight))) if weight else None)
+        return plans[type(self)]

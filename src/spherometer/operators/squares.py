@@ -1,0 +1,262 @@
+"""Squared per-sample gradients without per-sample gradients: from the input and output gradient of each layer.
+
+For a linear layer the gradient of sample i is the outer product g_i a_i', whose squared norm is ‖g_i‖²‖a_i‖² ("ghost
+norm", Goodfellow 2015) and whose entrywise square is g_i² a_i²'. A convolution is a linear layer on windows.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from spherometer.operators.recorder import CONVOLUTIONS, NORMALISATIONS, Recorder, Use
+
+NUM_ENTRIES = 2**25  # of a temporary tensor
+
+
+class Layer(ABC):
+    """A use of parameters whose per-sample gradients have a closed form in the gradient of its output."""
+
+    def __init__(self, use: Use, weight: int | None, bias: int | None) -> None:
+        self.output, self.weight, self.bias = use.output, weight, bias
+
+    @abstractmethod
+    def _weight_norms(self, gradient: Tensor) -> Tensor:
+        """Squared norm (n,) of each sample's weight gradient."""
+
+    @abstractmethod
+    def _weight_squares(self, gradient: Tensor) -> Tensor:
+        """Entrywise square of the weight gradient, summed over samples, flat."""
+
+    @abstractmethod
+    def _bias_gradients(self, gradient: Tensor) -> Tensor:
+        """Gradient (n, size) of the bias for each sample."""
+
+    def norms(self, gradient: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Squared norm (n,) of each sample's gradient, by parameter."""
+        if self.weight is not None:
+            yield self.weight, self._weight_norms(gradient)
+        if self.bias is not None:
+            yield self.bias, self._bias_gradients(gradient).square().sum(1)
+
+    def squares(self, gradient: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Entrywise square of the gradient summed over samples, flat, by parameter."""
+        if self.weight is not None:
+            yield self.weight, self._weight_squares(gradient)
+        if self.bias is not None:
+            yield self.bias, self._bias_gradients(gradient).square().sum(0)
+
+
+class MatrixLayer(Layer):
+    """A linear layer or convolution: the weight gradient of a sample is Σ_t left_t right_t' in each group."""
+
+    def __init__(
+        self, use: Use, weight: int | None, bias: int | None, sides: Callable[[Tensor, slice], tuple[Tensor, Tensor]]
+    ) -> None:
+        super().__init__(use, weight, bias)
+        self._sides = sides  # (output gradient, samples) -> left (n, G, T, o), right (n, G, T, i)
+        self._channel = -1 if use.function is functional.linear else 1
+
+    def _weight_norms(self, gradient: Tensor) -> Tensor:
+        return torch.cat([_outer_norms(left, right) for left, right in self._chunks(gradient)])
+
+    def _weight_squares(self, gradient: Tensor) -> Tensor:
+        parts = [_outer_squares(left, right) for left, right in self._chunks(gradient)]
+        return torch.stack(parts).sum(0).reshape(-1)
+
+    def _bias_gradients(self, gradient: Tensor) -> Tensor:
+        return gradient.movedim(self._channel, 1).flatten(2).sum(2) if gradient.ndim > 2 else gradient
+
+    def _chunks(self, gradient: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        one_left, one_right = self._sides(gradient, slice(0, 1))
+        outer = one_left.shape[1] * one_left.shape[3] * one_right.shape[3] if one_left.shape[2] > 1 else 0
+        step = max(1, NUM_ENTRIES // max(one_left.numel(), one_right.numel(), outer))
+        for start, stop in pairwise([*range(0, len(gradient), step), len(gradient)]):
+            yield self._sides(gradient, slice(start, stop))
+
+
+class ScaleLayer(Layer):
+    """The affine part of a normalisation, γ x̂ + β."""
+
+    def __init__(self, use: Use, weight: int | None, bias: int | None, normalised: Tensor, size: int) -> None:
+        super().__init__(use, weight, bias)
+        self._normalised, self._size = normalised, size  # the trailing `size` axes are scaled; 0: the channel axis
+
+    def _weight_norms(self, gradient: Tensor) -> Tensor:
+        return self._summed(gradient * self._normalised).square().sum(1)
+
+    def _weight_squares(self, gradient: Tensor) -> Tensor:
+        return self._summed(gradient * self._normalised).square().sum(0)
+
+    def _bias_gradients(self, gradient: Tensor) -> Tensor:
+        return self._summed(gradient)
+
+    def _summed(self, tensor: Tensor) -> Tensor:
+        if self._size == 0:
+            return tensor.flatten(2).sum(2) if tensor.ndim > 2 else tensor
+        trailing = tensor.flatten(-self._size)
+        return trailing.reshape(len(tensor), -1, trailing.shape[-1]).sum(1)
+
+
+class TableLayer(Layer):
+    """An embedding: the gradient of row r is the sum over the places where r was looked up."""
+
+    def __init__(self, use: Use, weight: int, rows: Tensor, num_rows: int) -> None:
+        super().__init__(use, weight, None)
+        self._rows, self._num_rows = rows.flatten(1), num_rows
+
+    def _weight_norms(self, gradient: Tensor) -> Tensor:
+        places = gradient.reshape(*self._rows.shape, -1)
+        same = self._rows[:, :, None] == self._rows[:, None, :]
+        return (torch.einsum("ntd,nsd->nts", places, places) * same).sum((1, 2))
+
+    def _weight_squares(self, gradient: Tensor) -> Tensor:
+        places = gradient.reshape(*self._rows.shape, -1)
+        total = places.new_zeros(self._num_rows, places.shape[-1])
+        for rows, place in zip(self._rows, places, strict=True):
+            total += torch.zeros_like(total).index_add_(0, rows, place).square()
+        return total.reshape(-1)
+
+    def _bias_gradients(self, gradient: Tensor) -> Tensor:
+        raise AssertionError(f"an embedding has no bias, got a gradient of shape {tuple(gradient.shape)}")
+
+
+def layers_of(recorder: Recorder) -> list[Layer] | None:
+    """The recorded uses as layers, or None when a parameter is shared or used in a way without a closed form."""
+    used = [k for use in recorder.uses for k in use.parameters]
+    if len(used) != len(set(used)):
+        return None
+    layers = [_layer(use, recorder) for use in recorder.uses]
+    return None if any(layer is None for layer in layers) else layers  # type: ignore[return-value]
+
+
+def _layer(use: Use, recorder: Recorder) -> Layer | None:
+    if use.function is functional.linear:
+        return _linear(use, recorder)
+    if use.function in CONVOLUTIONS:
+        return _convolution(use, recorder)
+    if use.function in NORMALISATIONS:
+        return _normalisation(use, recorder)
+    if use.function is functional.embedding:
+        return _embedding(use, recorder)
+    return None
+
+
+def _linear(use: Use, recorder: Recorder) -> Layer | None:
+    bound = _bound(use, "input weight bias")
+    if bound["input"].ndim < 2:
+        return None
+    inputs = bound["input"].detach()
+
+    def sides(gradient: Tensor, samples: slice) -> tuple[Tensor, Tensor]:
+        left, right = gradient[samples], inputs[samples]
+        return tuple(side.reshape(len(side), 1, -1, side.shape[-1]) for side in (left, right))  # type: ignore[return-value]
+
+    return MatrixLayer(use, recorder.index(bound["weight"]), recorder.index(bound["bias"]), sides)
+
+
+def _convolution(use: Use, recorder: Recorder) -> Layer | None:
+    axes, transposed = CONVOLUTIONS[use.function]
+    order = "stride padding output_padding groups dilation" if transposed else "stride padding dilation groups"
+    bound = _bound(use, f"input weight bias {order}")
+    inputs = bound["input"].detach()
+    if inputs.ndim != axes + 2:
+        return None
+    kernel = bound["weight"].shape[2:]
+    stride, dilation = (_each(bound[key] or 1, axes) for key in ("stride", "dilation"))
+    padding = _padding(bound["padding"] or 0, kernel, dilation)
+    groups = bound["groups"] or 1
+
+    def sides(gradient: Tensor, samples: slice) -> tuple[Tensor, Tensor]:
+        left, right = (inputs, gradient) if transposed else (gradient, inputs)
+        places = left.shape[2:]
+        windows = _windows(right[samples], kernel, stride, padding, dilation, places)
+        return _grouped(left[samples].flatten(2), groups), _grouped_windows(windows, groups, axes)
+
+    return MatrixLayer(use, recorder.index(bound["weight"]), recorder.index(bound["bias"]), sides)
+
+
+def _normalisation(use: Use, recorder: Recorder) -> Layer | None:
+    bound = dict(inspect.signature(use.function).bind(*use.arguments, **use.options).arguments)
+    inputs, size = bound["input"].detach(), len(bound.get("normalized_shape", ()))
+    if use.function is functional.batch_norm and bound.get("training", False):
+        return None  # the samples of a batch see each other: a sample has no gradient of its own
+    if use.function is functional.instance_norm and not bound.get("use_input_stats", True):
+        return None
+    bare = {key: value for key, value in bound.items() if key not in ("input", "weight", "bias")}
+    with torch.no_grad():
+        normalised = use.function(inputs, **bare)
+    return ScaleLayer(use, recorder.index(bound.get("weight")), recorder.index(bound.get("bias")), normalised, size)
+
+
+def _embedding(use: Use, recorder: Recorder) -> Layer | None:
+    rows, table = use.arguments[:2]
+    index = recorder.index(table)
+    if index is None or rows.ndim < 2:
+        return None
+    return TableLayer(use, index, rows, len(table))
+
+
+def _bound(use: Use, names: str) -> dict[str, Any]:
+    """Arguments by name, for functions of torch that have no Python signature; None where nothing was given."""
+    bound = dict.fromkeys(names.split())
+    bound.update(zip(bound, use.arguments, strict=False))
+    return bound | use.options
+
+
+def _each(value: Any, axes: int) -> tuple[int, ...]:
+    return (value,) * axes if isinstance(value, int) else tuple(value) if len(value) == axes else tuple(value) * axes
+
+
+def _padding(padding: Any, kernel: Any, dilation: tuple[int, ...]) -> list[tuple[int, int]]:
+    if padding == "valid":
+        padding = 0
+    if padding == "same":
+        totals = [step * (size - 1) for size, step in zip(kernel, dilation, strict=True)]
+        return [(total // 2, total - total // 2) for total in totals]
+    return [(size, size) for size in _each(padding, len(kernel))]
+
+
+def _windows(
+    images: Tensor, kernel: Any, stride: Any, padding: list[tuple[int, int]], dilation: Any, places: Any
+) -> Tensor:
+    """Every window a kernel sees: (n, c, *places, *kernel)."""
+    windows = functional.pad(images, [end for pair in reversed(padding) for end in pair])
+    for axis, (size, step, spread, place) in enumerate(zip(kernel, stride, dilation, places, strict=True), start=2):
+        windows = windows.unfold(axis, (size - 1) * spread + 1, step)[..., ::spread].narrow(axis, 0, place)
+    return windows
+
+
+def _grouped(tensor: Tensor, groups: int) -> Tensor:  # (n, c, T) -> (n, G, T, c/G)
+    return tensor.unflatten(1, (groups, -1)).transpose(2, 3)
+
+
+def _grouped_windows(windows: Tensor, groups: int, axes: int) -> Tensor:  # (n, c, *S, *K) -> (n, G, T, c/G * |K|)
+    places = windows.shape[2 : 2 + axes]
+    split = windows.unflatten(1, (groups, -1)).movedim(2, 2 + axes)  # (n, G, *S, c/G, *K)
+    return split.reshape(len(windows), groups, prod(places), -1)
+
+
+def _outer_norms(left: Tensor, right: Tensor) -> Tensor:
+    """Σ_t left_t right_t', its squared norm for each sample, by the cheaper of two ways."""
+    num_places, height, width = left.shape[2], left.shape[3], right.shape[3]
+    if num_places == 1:
+        return (left.square().sum((2, 3)) * right.square().sum((2, 3))).sum(1)
+    if num_places * (height + width) < height * width:
+        return ((left @ left.mT) * (right @ right.mT)).sum((1, 2, 3))
+    return (left.mT @ right).square().sum((1, 2, 3))
+
+
+def _outer_squares(left: Tensor, right: Tensor) -> Tensor:
+    """Entrywise square of Σ_t left_t right_t' summed over samples: (G, o, i)."""
+    if left.shape[2] == 1:
+        return torch.einsum("ngto,ngti->goi", left.square(), right.square())
+    return (left.mT @ right).square().sum(0)

@@ -1,0 +1,77 @@
+"""Which part of a model cannot be differentiated as often as a measurement needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spherometer.problems import Piece, Problem, State
+from spherometer.problems.modes import differentiating
+
+
+class DerivativeError(RuntimeError):
+    """A part of the model has no second derivative; the message names it."""
+
+
+def derivative_error(problem: Problem, state: State, piece: Piece, error: RuntimeError) -> DerivativeError:
+    """The error to raise in the place of torch's own, naming the first module that cannot be differentiated twice."""
+    name = _first_culprit(problem, state, piece)
+    where = f"module {name}" if name else "a function called in the model's forward or in the loss"
+    reason = str(error).split("\n")[0]
+    return DerivativeError(
+        f"{where} cannot be differentiated twice ({reason}): replace it by plain torch operations, "
+        "or leave its parameters out with Problem(..., parameters=...)"
+    )
+
+
+def _first_culprit(problem: Problem, state: State, piece: Piece) -> str | None:
+    failing: list[str] = []
+    handles = []
+    for name, module in problem.model.named_modules():
+        if not any(True for _ in module.children()):
+            handles.append(module.register_forward_hook(_Trial(name, failing)))
+    try:
+        with torch.no_grad():
+            problem.evaluate(state, piece)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return failing[0] if failing else None
+
+
+class _Trial:
+    """Differentiates one module twice on the inputs it is called with, and notes its name when that fails."""
+
+    def __init__(self, name: str, failing: list[str]) -> None:
+        self.name, self.failing, self.active = name, failing, False
+
+    def __call__(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG002
+        if self.active or self.failing:
+            return
+        self.active = True
+        try:
+            self._differentiate_twice(module, inputs)
+        except RuntimeError:
+            self.failing.append(f"{self.name!r} ({type(module).__name__})")
+        finally:
+            self.active = False
+
+    def _differentiate_twice(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        with differentiating():
+            leaves = [
+                x.detach().clone().requires_grad_() if isinstance(x, Tensor) and x.is_floating_point() else x
+                for x in inputs
+            ]
+            result = module(*leaves)
+            outputs = [y for y in (result if isinstance(result, tuple) else (result,)) if isinstance(y, Tensor)]
+            wanted = [x for x in leaves if isinstance(x, Tensor) and x.requires_grad] + list(module.parameters())
+            wanted = [x for x in wanted if x.requires_grad]
+            total = sum(y.square().sum() for y in outputs if y.requires_grad)
+            if not wanted or not isinstance(total, Tensor):
+                return
+            first = torch.autograd.grad(total, wanted, create_graph=True, allow_unused=True)
+            again = sum(g.square().sum() for g in first if g is not None and g.requires_grad)
+            if isinstance(again, Tensor):
+                torch.autograd.grad(again, wanted, allow_unused=True)

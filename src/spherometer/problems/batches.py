@@ -1,0 +1,99 @@
+"""Data that can be replayed: two tensors, a list of batches or a DataLoader, seen as one sequence of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, RandomSampler
+
+
+def as_batches(data: Any) -> Iterable[Any]:
+    """The batches of `data`; a tuple (inputs, targets) or a dict is one batch, a list holds several.
+
+    Refuses data that cannot be replayed.
+    """
+    if isinstance(data, tuple):
+        _refuse_bad_pair(data)
+        return [data]
+    if isinstance(data, Mapping):
+        return [data]
+    if isinstance(data, DataLoader):
+        if isinstance(data.sampler, RandomSampler):
+            raise ValueError(
+                "expected data that is the same in every pass, got a DataLoader that shuffles: "
+                "use shuffle=False, or freeze one order with list(loader)"
+            )
+        return data
+    if isinstance(data, list):
+        if not data:
+            raise ValueError("expected data with at least one batch, got an empty list")
+        return data
+    if isinstance(data, Tensor):
+        raise TypeError("expected data as (inputs, targets), a list of batches or a DataLoader, got one tensor")
+    if isinstance(data, Iterator) or not isinstance(data, Iterable):
+        raise TypeError(
+            f"expected data as (inputs, targets), a list of batches or a DataLoader, got {type(data).__name__}, "
+            "which cannot be read more than once: pass list(data)"
+        )
+    return data
+
+
+def _refuse_bad_pair(pair: tuple[Any, ...]) -> None:
+    if len(pair) != 2:
+        raise ValueError(
+            f"expected data as a pair (inputs, targets), got a tuple of {len(pair)}: "
+            "several batches go into a list, several inputs into a tuple or dict inside the pair"
+        )
+    if all(isinstance(part, tuple | list) and len(part) == 2 for part in pair):
+        raise ValueError("expected data as a pair (inputs, targets), got a pair of pairs: put batches into a list")
+    sizes = {len(part) for part in pair if isinstance(part, Tensor) and part.ndim}
+    if len(sizes) > 1:
+        raise ValueError(f"expected as many inputs as targets, got {len(pair[0])} inputs and {len(pair[1])} targets")
+    if sizes == {0}:
+        raise ValueError("expected data with at least one sample, got none")
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], content: Any) -> Any:
+    """The same nested batch with every tensor replaced by its image."""
+    if isinstance(content, Tensor):
+        return function(content)
+    if isinstance(content, Mapping):
+        return {key: map_tensors(function, value) for key, value in content.items()}
+    if isinstance(content, tuple | list):
+        return type(content)(map_tensors(function, value) for value in content)
+    return content
+
+
+def tensors_of(content: Any) -> list[Tensor]:
+    """Every tensor of a nested batch, in order."""
+    found: list[Tensor] = []
+    map_tensors(lambda tensor: found.append(tensor) or tensor, content)  # type: ignore[func-returns-value]
+    return found
+
+
+def num_samples(content: Any) -> int | None:
+    """How many samples a batch holds along the first axis its tensors share, or None when they share none."""
+    sizes = {len(tensor) if tensor.ndim else -1 for tensor in tensors_of(content)}
+    return sizes.pop() if len(sizes) == 1 and -1 not in sizes else None
+
+
+def take(content: Any, start: int, stop: int) -> Any:
+    """Samples start..stop of a batch."""
+    return map_tensors(lambda tensor: tensor[start:stop], content)
+
+
+def placed(content: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """The batch on a device, its floating-point tensors in `dtype`."""
+
+    def place(tensor: Tensor) -> Tensor:
+        return tensor.to(device, dtype if tensor.is_floating_point() else None)
+
+    return map_tensors(place, content)
+
+
+def fingerprint(content: Any) -> tuple[Any, ...]:
+    """A cheap number that changes when a batch changes."""
+    return tuple((tuple(tensor.shape), tensor.double().sum().item()) for tensor in tensors_of(content))

@@ -1,0 +1,162 @@
+"""What a loss means: how many terms its mean runs over, and which likelihood it is the negative logarithm of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Loss = Callable[[Any, Any], Tensor]
+Count = Callable[[Any, Any], float]
+
+
+class HalfSquaredError(nn.Module):
+    """½‖f − y‖² summed over outputs, mean over samples; the loss of paper B (Eq 1) and of paper C's appendix P.
+
+    Integer targets are read as classes and compared as one-hot vectors. `torch.nn.MSELoss` averages over the
+    outputs too and has no half: its Hessian is 2/C times this one's.
+
+    Example:
+        >>> HalfSquaredError()(torch.tensor([[1.0, 0.0]]), torch.tensor([1]))
+        tensor(1.)
+    """
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Mean over the first axis of half the squared distance."""
+        if not targets.is_floating_point():
+            _refuse_bad_classes(targets, outputs.shape[-1])
+            targets = functional.one_hot(targets, outputs.shape[-1]).to(outputs.dtype)
+        if outputs.shape != targets.shape:
+            raise ValueError(
+                f"HalfSquaredError expected targets of the outputs' shape {tuple(outputs.shape)}, "
+                f"got {tuple(targets.shape)}: pass class numbers as integers or reshape the targets"
+            )
+        return (outputs - targets).square().sum() / (2 * max(1, len(outputs)))
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """The model distribution behind a loss: categorical over logits, or a Gaussian of variance 1/precision."""
+
+    family: Literal["categorical", "gaussian"]
+    precision: float = 1.0
+
+
+def likelihood_of(loss: Loss, outputs: Tensor) -> Likelihood | None:
+    """The distribution whose negative log-likelihood `loss` is, or None when that is not known.
+
+    Softmax cross-entropy with class weights is no likelihood; with label smoothing the model distribution is the same.
+    """
+    name, options = _recognise(loss)
+    if name == "cross_entropy":
+        plain = options.get("weight") is None and outputs.ndim > 1
+        return Likelihood("categorical") if plain else None
+    if name == "half_squared_error":
+        return Likelihood("gaussian")
+    if name == "mse_loss":
+        return Likelihood("gaussian", precision=2 / max(1, outputs[0].numel()))
+    return None
+
+
+def counted_terms(loss: Loss, outputs: Tensor, targets: Any) -> Tensor | None:
+    """Which terms a categorical loss counts (those not ignored), shaped like one class of the outputs; None: all."""
+    ignored = _recognise(loss)[1].get("ignore_index", -100)
+    if not isinstance(targets, Tensor) or targets.is_floating_point() or not bool((targets == ignored).any()):
+        return None
+    return (targets != ignored).to(outputs.dtype).unsqueeze(1)
+
+
+def count_terms(loss: Loss, outputs: Any, targets: Any) -> float:
+    """How many terms the mean of `loss` runs over in this batch: samples, or the tokens that are not ignored.
+
+    A batch counts with this number, so that a ragged last batch and ignored tokens change nothing.
+    """
+    name, options = _recognise(loss)
+    if name in ("cross_entropy", "nll_loss") and isinstance(targets, Tensor):
+        if targets.is_floating_point():
+            return float(targets.numel() // outputs.shape[1 if outputs.ndim > 1 else 0])
+        valid = targets[targets != options.get("ignore_index", -100)]
+        weight = options.get("weight")
+        return float(valid.numel() if weight is None else weight.to(valid.device)[valid].sum())
+    if name == "mse_loss":
+        return float(outputs.numel())
+    if isinstance(targets, Tensor) and _has_ignored_classes(targets):
+        raise ValueError(
+            "targets hold negative class numbers (ignored tokens?), and a plain loss function does not say how many "
+            "terms its mean runs over: pass torch.nn.CrossEntropyLoss(ignore_index=...) or "
+            "Problem(..., count=lambda outputs, targets: number_of_terms)"
+        )
+    first = targets if isinstance(targets, Tensor) and targets.ndim else outputs
+    if not isinstance(first, Tensor) or not first.ndim:
+        raise ValueError(
+            f"cannot tell how many loss terms a batch has from outputs of type {type(outputs).__name__}: "
+            "pass Problem(..., count=lambda outputs, targets: number_of_terms)"
+        )
+    return float(len(first))
+
+
+def check_targets(loss: Loss, outputs: Any, targets: Any) -> None:
+    """Refuse class numbers that the outputs do not have, before torch does it less clearly."""
+    name, options = _recognise(loss)
+    if name in ("cross_entropy", "nll_loss") and isinstance(targets, Tensor) and not targets.is_floating_point():
+        classes = outputs.shape[1 if outputs.ndim > 1 else 0]
+        _refuse_bad_classes(targets[targets != options.get("ignore_index", -100)], classes)
+
+
+def check_reduction(loss: Loss) -> None:
+    """Refuse a loss that says of itself that it is not a mean."""
+    reduction = _recognise(loss)[1].get("reduction", getattr(loss, "reduction", "mean"))
+    if reduction not in ("mean", "batchmean"):
+        raise ValueError(
+            f"expected a loss that is a scalar mean over samples, got reduction={reduction!r}: use reduction='mean'"
+        )
+
+
+def check_is_mean(loss: Loss, outputs: Any, targets: Any) -> None:
+    """Refuse a sum in a plain function's clothes: seeing every sample twice must not change a mean."""
+    if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor) and outputs.ndim and targets.ndim):
+        return
+    once, twice = loss(outputs, targets), loss(torch.cat([outputs] * 2), torch.cat([targets] * 2))
+    if once.abs() > 0 and torch.isclose(twice, 2 * once, rtol=1e-3, atol=0):
+        raise ValueError(
+            "expected a loss that is a mean over samples, got one that doubles when every sample is seen twice: "
+            "divide it by the number of samples"
+        )
+
+
+def _recognise(loss: Loss) -> tuple[str, dict[str, Any]]:
+    """The functional name of a loss that torch or we define, and its options."""
+    modules = {
+        nn.CrossEntropyLoss: "cross_entropy",
+        nn.NLLLoss: "nll_loss",
+        nn.MSELoss: "mse_loss",
+        HalfSquaredError: "half_squared_error",
+    }
+    for kind, name in modules.items():
+        if isinstance(loss, kind):
+            kept = ("weight", "ignore_index", "reduction", "label_smoothing")
+            return name, {key: getattr(loss, key) for key in kept if hasattr(loss, key)}
+    inner, options = (loss.func, loss.keywords) if isinstance(loss, partial) else (loss, {})
+    functions = {
+        functional.cross_entropy: "cross_entropy",
+        functional.nll_loss: "nll_loss",
+        functional.mse_loss: "mse_loss",
+    }
+    return functions.get(inner, "unknown"), options
+
+
+def _has_ignored_classes(targets: Tensor) -> bool:
+    return not (targets.is_floating_point() or targets.is_complex()) and bool((targets == -100).any())
+
+
+def _refuse_bad_classes(targets: Tensor, num_classes: int) -> None:
+    if targets.numel() and (int(targets.min()) < 0 or int(targets.max()) >= num_classes):
+        raise ValueError(
+            f"expected class numbers from 0 to {num_classes - 1} (the model has {num_classes} outputs), "
+            f"got {int(targets.min())} to {int(targets.max())}: check the labels or the model's last layer"
+        )

@@ -1,0 +1,52 @@
+"""The state a network is measured in, and everything put back as it was afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _NormBase
+
+BatchNorm = Literal["eval", "train"]
+
+
+@contextmanager
+def measuring_mode(
+    model: nn.Module, *, batchnorm: BatchNorm, dropout: int | None, index: int, device: torch.device
+) -> Iterator[None]:
+    """Batch norm as asked, dropout off or replayed from a seed, kernels that can be differentiated twice.
+
+    `index` numbers the batch, so that each has its own dropout mask, the same in every pass. Fused attention has no
+    second derivative on any device and cuDNN's recurrent kernels have none either (ECOSYSTEM.md section 0).
+    """
+    modes = {module: module.training for module in model.modules()}
+    devices = [device] if device.type == "cuda" else []
+    with ExitStack() as stack:
+        stack.callback(_restore, modes)
+        stack.enter_context(torch.random.fork_rng(devices=devices))
+        stack.enter_context(torch.autocast(device.type, enabled=False))
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        if any(isinstance(module, nn.RNNBase) for module in modes):
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        if dropout is not None:
+            torch.manual_seed(dropout + index)
+        for module in modes:
+            normalises = isinstance(module, _NormBase)
+            module.training = batchnorm == "train" if normalises else dropout is not None
+        yield
+
+
+@contextmanager
+def differentiating() -> Iterator[None]:
+    """Gradients on, whatever the caller's loop has switched off (callbacks often run without them)."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+def _restore(modes: dict[nn.Module, bool]) -> None:
+    for module, training in modes.items():
+        module.training = training

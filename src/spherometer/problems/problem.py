@@ -1,0 +1,355 @@
+"""The empirical loss as a pure function of the chosen parameters, on fixed replayable data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _NormBase
+
+from spherometer.problems.batches import as_batches, fingerprint, num_samples, placed, take
+from spherometer.problems.losses import (
+    Count,
+    Loss,
+    check_is_mean,
+    check_reduction,
+    check_targets,
+    count_terms,
+)
+from spherometer.problems.modes import BatchNorm, differentiating, measuring_mode
+from spherometer.problems.weights import flatten, selected_names, unflatten
+
+Forward = Callable[[nn.Module, Any], tuple[Any, Any]]
+
+
+class NonFiniteError(FloatingPointError):
+    """The loss or a gradient is not a finite number; the message names the batch."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A batch, or some of its samples, on the problem's device: the unit of work of every measurement."""
+
+    index: int
+    content: Any
+    start: int = 0  # the first of its samples, counted in its batch
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One forward pass: mean loss over the piece's terms, their number, and what the loss was computed from."""
+
+    loss: Tensor
+    count: float
+    outputs: Any
+    targets: Any
+
+
+@dataclass(frozen=True)
+class State:
+    """The point in weight space a measurement is made at: a copy, so that training may go on beside it."""
+
+    weights: tuple[Tensor, ...]
+    fixed: dict[str, Tensor]
+
+    @property
+    def vector(self) -> Tensor:
+        """The chosen weights as one flat vector."""
+        return flatten([weight.detach() for weight in self.weights])
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """The empirical loss l(θ) = N⁻¹ Σ c(f_θ(x_i), y_i) as a pure function of the chosen parameters (A Eq 1-2).
+
+    It owns every convention of a measurement: loss, data, batch-norm mode, dropout, parameters, dtype, memory.
+    Measuring through it leaves weights, buffers, `.grad`, modes and the global random state as they were. It follows
+    the live model: a measurement is made at the weights the model has when the operator is built.
+
+    Args:
+        loss: a scalar mean over samples, such as `torch.nn.CrossEntropyLoss()` or `HalfSquaredError()`. Weight decay
+            is not part of it; label smoothing is.
+        data: (inputs, targets), a list of batches, or a DataLoader that does not shuffle. Several inputs go into a
+            tuple or dict in the place of inputs.
+        batchnorm: "eval" uses the running statistics, "train" those of each batch; the buffers stay untouched.
+        parameters: name pattern(s); "fc" and "fc.*" are all parameters of module fc. Frozen ones are never chosen.
+        forward: (model, batch) -> (outputs, targets), for batches that are not pairs.
+        count: (outputs, targets) -> number of loss terms, where it cannot be told from the loss and the targets.
+        dropout: None switches it off; a seed replays the same masks in every pass.
+        dtype: None keeps the model's own; `torch.float64` measures a float32 model in double precision.
+        memory: bytes that kept graphs may take; beyond it they are computed again for each product.
+
+    Example:
+        >>> model = nn.Linear(3, 2)
+        >>> problem = Problem(model, nn.CrossEntropyLoss(), (torch.randn(8, 3), torch.randint(2, (8,))))
+        >>> problem.num_parameters
+        8
+    """
+
+    model: nn.Module
+    loss: Loss
+    data: Any
+    batchnorm: BatchNorm = "eval"
+    parameters: str | Sequence[str] = "*"
+    forward: Forward | None = None
+    count: Count | None = None
+    dropout: int | None = None
+    dtype: torch.dtype | None = None
+    memory: float = 4e9
+    plans: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)  # what operators learned of its size
+    _seen: dict[int, tuple[Any, ...]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.batchnorm not in ("eval", "train"):
+            raise ValueError(f"expected batchnorm='eval' or 'train', got {self.batchnorm!r}")
+        if not callable(self.loss):
+            raise TypeError(f"expected a loss function (outputs, targets) -> scalar, got {type(self.loss).__name__}")
+        if self.memory <= 0:
+            raise ValueError(f"expected memory as a positive number of bytes, got {self.memory}")
+        check_reduction(self.loss)
+        self.names, self.batches  # noqa: B018  these refuse what cannot be measured
+        self._refuse_unusable()
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the chosen parameters in the order of the flat vector."""
+        return selected_names(self.model, self.parameters)
+
+    @cached_property
+    def batches(self) -> Any:
+        """The data as a replayable sequence of batches."""
+        return as_batches(self.data)
+
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """Shape of each chosen parameter, by name."""
+        return {name: self.model.get_parameter(name).shape for name in self.names}
+
+    @property
+    def num_parameters(self) -> int:
+        """Length of the flat vector."""
+        return sum(shape.numel() for shape in self.shapes.values())
+
+    @property
+    def device(self) -> torch.device:
+        """Where the chosen parameters live."""
+        return self.model.get_parameter(self.names[0]).device
+
+    @property
+    def precision(self) -> torch.dtype:
+        """The dtype the measurement is made in."""
+        return self.dtype or self.model.get_parameter(self.names[0]).dtype
+
+    @cached_property
+    def splittable(self) -> bool:
+        """Whether a batch may be cut into pieces without changing the mean: its samples do not see each other."""
+        mixes = self.batchnorm == "train" and any(isinstance(m, _NormBase) for m in self.model.modules())
+        return not mixes and self.dropout is None and self._halves_agree()
+
+    def select(self, parameters: str | Sequence[str]) -> Problem:
+        """The same loss as a function of other parameters, the rest held fixed."""
+        return replace(self, parameters=parameters)
+
+    def restricted(self, data: Any) -> Problem:
+        """The same problem on other data, or on some of its own; what was found out about it is kept."""
+        return self._derived(data=data, plans=self.plans)
+
+    def in_dtype(self, dtype: torch.dtype) -> Problem:
+        """The same problem in another precision."""
+        return self._derived(dtype=dtype, plans={})
+
+    def sample(self, num: int) -> Problem:
+        """The same problem on the first `num` samples of the first batch, for cheap trials."""
+        first = next(iter(self.batches))
+        size = num_samples(first)
+        content = first if size is None else take(first, 0, min(num, size))
+        return self.restricted([content])
+
+    def state(self, at: Tensor | None = None) -> State:
+        """A copy of the model's weights and buffers, the chosen ones ready to be differentiated.
+
+        Args:
+            at: a flat vector to use in the place of the model's own weights.
+        """
+        with differentiating():
+            tensors = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+            copies = {name: self._copied(tensor) for name, tensor in tensors.items()}
+            chosen = [copies.pop(name) for name in self.names]
+            if at is not None:
+                chosen = unflatten(at.detach().to(self.device, self.precision).clone(), chosen)
+            return State(tuple(weight.requires_grad_() for weight in chosen), copies)
+
+    def pieces(self, size: int | None = None) -> Iterator[Piece]:
+        """Every batch in order, cut into pieces of at most `size` samples where that changes nothing."""
+        for index, content in enumerate(self.batches):
+            self._refuse_changed(index, content)
+            whole = placed(content, self.device, self.precision)
+            total = num_samples(whole) if self.splittable else None
+            if size is None or total is None or total <= size:
+                yield Piece(index, whole)
+            else:
+                for start in range(0, total, size):
+                    yield Piece(index, take(whole, start, min(start + size, total)), start)
+
+    def outputs(self, state: State, piece: Piece) -> tuple[Any, Any]:
+        """Outputs and targets of one piece, as a differentiable function of `state.weights`."""
+        tensors = dict(zip(self.names, state.weights, strict=True)) | {
+            name: tensor.clone() if self.batchnorm == "train" else tensor for name, tensor in state.fixed.items()
+        }
+        network = _Network(self.model, self.forward or _forward_pair)
+        renamed = {f"model.{name}": tensor for name, tensor in tensors.items()}
+        with self._mode(piece.index):
+            return functional_call(network, renamed, (piece.content,))
+
+    def evaluate(self, state: State, piece: Piece) -> Evaluation:
+        """Mean loss and number of terms of one piece, as a differentiable function of `state.weights`."""
+        return self.judge(*self.outputs(state, piece), piece)
+
+    def judge(self, outputs: Any, targets: Any, piece: Piece) -> Evaluation:
+        """Mean loss and number of terms of the outputs of one piece."""
+        check_targets(self.loss, outputs, targets)
+        count = float((self.count or partial(count_terms, self.loss))(outputs, targets))
+        loss = self.loss(outputs, targets) if count else 0 * outputs.sum()
+        _refuse_bad_loss(loss, piece.index)
+        return Evaluation(loss, count, outputs, targets)
+
+    @cached_property
+    def num_terms(self) -> float:
+        """Number of loss terms of all the data: samples, or tokens that are not ignored."""
+        state = self.state()
+        with torch.no_grad():
+            total = sum(self.evaluate(state, piece).count for piece in self.pieces())
+        if not total > 0:
+            raise ValueError(f"expected data with at least one loss term, got {total:g}")
+        return total
+
+    def loss_at(self, vector: Tensor | None = None) -> float:
+        """The loss at a flat vector of weights, by default at the model's own."""
+        state = self.state(vector)
+        with torch.no_grad():
+            parts = [self.evaluate(state, piece) for piece in self.pieces()]
+            return sum(float(part.loss) * part.count for part in parts) / sum(part.count for part in parts)
+
+    def gradient_at(self, vector: Tensor | None = None) -> Tensor:
+        """The flat gradient of the loss at a flat vector of weights, by default at the model's own."""
+        state = self.state(vector)
+        total = torch.zeros(self.num_parameters, device=self.device, dtype=self.precision)
+        terms = 0.0
+        for piece in self.pieces():
+            with differentiating():
+                part = self.evaluate(state, piece)
+                gradient = torch.autograd.grad(part.loss, state.weights, materialize_grads=True)
+            total += part.count * flatten(gradient)
+            terms += part.count
+        return total / terms
+
+    def split(self, vector: Tensor) -> dict[str, Tensor]:
+        """A flat vector as named tensors."""
+        pieces = vector.split([shape.numel() for shape in self.shapes.values()])
+        return {name: piece.view(shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
+
+    def _derived(self, **changes: Any) -> Problem:
+        """A variant that need not be tried out again."""
+        twin = object.__new__(Problem)
+        kept = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        learned = {"splittable": self.splittable}
+        twin.__dict__.update(kept | learned | changes | {"_seen": {}})
+        return twin
+
+    def _halves_agree(self) -> bool:
+        """Whether the loss of a few samples is the mean over their halves; a contrastive loss, say, is not."""
+        whole = next(iter(self.batches))
+        size = min(8, num_samples(whole) or 0)
+        if size < 2:
+            return False
+        state, ends = self.state(), [(0, size), (0, size // 2), (size // 2, size)]
+        with torch.no_grad():
+            parts = [
+                self.evaluate(state, Piece(0, placed(take(whole, *end), self.device, self.precision))) for end in ends
+            ]
+        together, *halves = parts
+        mean = sum(float(half.loss) * half.count for half in halves)
+        return abs(mean - float(together.loss) * together.count) <= 1e-3 * abs(mean) and (
+            sum(half.count for half in halves) == together.count
+        )
+
+    def _copied(self, tensor: Tensor) -> Tensor:
+        copy = tensor.detach().clone()
+        return copy.to(self.precision) if copy.is_floating_point() else copy
+
+    def _mode(self, index: int) -> Any:
+        return measuring_mode(
+            self.model, batchnorm=self.batchnorm, dropout=self.dropout, index=index, device=self.device
+        )
+
+    def _refuse_changed(self, index: int, content: Any) -> None:
+        if isinstance(self.batches, list):
+            return
+        if self._seen.setdefault(index, mark := fingerprint(content)) != mark:
+            raise ValueError(
+                f"data changed between passes (batch {index}): curvature needs the same samples in every pass; "
+                "switch shuffling and augmentation off, or freeze one pass with list(loader)"
+            )
+
+    def _refuse_unusable(self) -> None:
+        """A trial on a few samples: finite weights, a scalar mean, the same answer twice."""
+        for name, tensor in self.model.named_parameters():
+            if not torch.isfinite(tensor).all():
+                raise NonFiniteError(f"parameter {name!r} holds values that are not finite: nothing can be measured")
+        first = next(iter(self.batches), None)
+        if first is None:
+            raise ValueError("expected data with at least one batch, got none")
+        size = num_samples(first)
+        trial = Piece(0, placed(first if size is None else take(first, 0, 8), self.device, self.precision))
+        state = self.state()
+        with torch.no_grad():
+            once = self.evaluate(state, trial)
+            with torch.random.fork_rng(devices=[]):
+                torch.rand(1)  # another place in the random stream: only a random model can tell
+                twice = self.evaluate(state, trial)
+            if not torch.equal(once.loss, twice.loss):
+                raise ValueError(
+                    f"expected the same loss twice at the same weights, got {float(once.loss):.9g} and "
+                    f"{float(twice.loss):.9g}: the model draws random numbers even in eval mode; "
+                    "switch that off, or replay it with Problem(..., dropout=seed)"
+                )
+            check_is_mean(self.loss, once.outputs, once.targets)
+
+
+class _Network(nn.Module):
+    """Model and forward function as one module, so that any forward runs with exchanged weights."""
+
+    def __init__(self, model: nn.Module, forward: Forward) -> None:
+        super().__init__()
+        self.model = model
+        self.calculate = forward
+
+    def forward(self, batch: Any) -> tuple[Any, Any]:
+        return self.calculate(self.model, batch)
+
+
+def _forward_pair(model: nn.Module, batch: Any) -> tuple[Any, Any]:
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise ValueError(
+            f"expected batches of the form (inputs, targets), got {type(batch).__name__}: "
+            "say how to use them with Problem(..., forward=lambda model, batch: (outputs, targets))"
+        )
+    inputs, targets = batch
+    if isinstance(inputs, Mapping):
+        return model(**inputs), targets
+    return (model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)), targets
+
+
+def _refuse_bad_loss(loss: Any, index: int) -> None:
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise ValueError(f"expected a loss that is a scalar mean over samples, got {got}: use reduction='mean'")
+    if not torch.isfinite(loss):
+        raise NonFiniteError(
+            f"the loss is {float(loss)} on batch {index}: look for exploding weights or bad inputs there"
+        )
