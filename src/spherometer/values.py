@@ -41,6 +41,8 @@ class Estimate:
     status: Status = Status()
     vectors: Tensor | None = None
     interval: tuple[float, float] | None = None  # 95 % over data samples, when asked for
+    labels: tuple[str, ...] = ()  # what the entries of a vector belong to
+    note: str = ""  # what was left out, or how the number was come by
 
     def __float__(self) -> float:
         return float(self.value)
@@ -68,6 +70,8 @@ class Estimate:
             "converged": self.status.converged,
             "message": self.status.message,
             "interval": None if self.interval is None else [as_plain(end) for end in self.interval],
+            "labels": list(self.labels),
+            "note": self.note,
         }
 
 
