@@ -103,9 +103,8 @@ def _load_file(path: Path, *, train: bool, num: int | None) -> Dataset:
 def _read_cifar_file(path: Path, start: bytes) -> tuple[RawImages, int]:
     pickled = start[:1] == b"\x80" and path.suffix != ".bin"
     if not pickled and path.suffix != ".bin":
-        raise DataError(
-            f"{path}: expected .npz, idx, or a CIFAR python or binary file, got {start.hex(' ') or 'nothing'}"
-        )
+        found = start.hex(" ") or "nothing"
+        raise DataError(f"{path}: expected an .npz, idx, CIFAR python or CIFAR binary file, got one starting {found}")
     num_classes = 100 if path.stem in ("train", "test") else 10  # the only files of CIFAR-100 are called so
     read = cifar.read_cifar_python if pickled else cifar.read_cifar_binary
     return read(path, num_classes=num_classes), num_classes

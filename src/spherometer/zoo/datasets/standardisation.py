@@ -11,6 +11,7 @@ from torch import Tensor
 from spherometer.zoo.datasets.dataset import DataError, Dataset
 from spherometer.zoo.names import suggest
 
+LARGEST_COPY = 2**24  # entries; above this the moments are summed in pieces
 PRESETS = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "cifar": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
@@ -89,7 +90,7 @@ def rescale_inputs(dataset: Dataset, low: float, high: float) -> Dataset:
 
 def _measured(dataset: Dataset, dimensions: tuple[int, ...], name: str) -> Standardisation:
     # In float64: a float32 sum over 50,000 images of 1,024 pixels loses digits.
-    exact = dataset.inputs.double() if dataset.inputs.numel() < 2**24 else None
+    exact = dataset.inputs.double() if dataset.inputs.numel() < LARGEST_COPY else None
     if exact is not None:
         mean, variance = exact.mean(dimensions), exact.var(dimensions, correction=0)
     else:

@@ -43,7 +43,7 @@ def build_model(
     with seeded(seed):
         if ":" in name:
             _refuse(name, options, allowed={"num_classes", "input_shape"})
-            return _build_external(name, num_classes, input_shape)
+            return _build_external(name, num_classes, input_shape, seed)
         architecture = ARCHITECTURES.get(name.lower().replace("_", "-"))
         if architecture is None:
             raise ModelError(f"no model called {shorten(name)!r}; {suggest(name, ARCHITECTURES)}")
@@ -51,15 +51,15 @@ def build_model(
         return architecture.build(**options)
 
 
-def _build_external(name: str, num_classes: int | None, input_shape: InputShape | None) -> nn.Module:
+def _build_external(name: str, num_classes: int | None, input_shape: InputShape | None, seed: int) -> nn.Module:
     origin, _, rest = name.partition(":")
     if not origin or not rest:
         raise ModelError(f"expected timm:NAME, hf:NAME or package.module:function, got {shorten(name)!r}")
     if origin == "timm":
-        return build_timm(rest, num_classes=num_classes, input_shape=input_shape)
+        return build_timm(rest, num_classes=num_classes, input_shape=input_shape, seed=seed)
     if origin == "hf":
         return build_huggingface(rest)
-    return build_imported(name, num_classes=num_classes, input_shape=input_shape)
+    return build_imported(name, num_classes=num_classes, input_shape=input_shape, seed=seed)
 
 
 def _options_of(architecture: Architecture) -> set[str]:

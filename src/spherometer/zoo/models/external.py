@@ -6,8 +6,9 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from spherometer.zoo.models.parts import InputShape, ModelError
 from spherometer.zoo.models.torchvision_shim import make_torchvision_importable
 from spherometer.zoo.names import shorten, suggest
+from spherometer.zoo.randomness import seeded
 
 
 class Logits(nn.Module):
@@ -30,17 +32,18 @@ class Logits(nn.Module):
         return logits
 
 
-def build_timm(name: str, *, num_classes: int | None, input_shape: InputShape | None) -> nn.Module:
+def build_timm(name: str, *, num_classes: int | None, input_shape: InputShape | None, seed: int) -> nn.Module:
     """`timm.create_model` with fresh weights; give `load_weights` a file for trained ones."""
     make_torchvision_importable()
-    timm = _import_extra("timm", "timm")
+    timm = _import_extra("timm", "zoo")
     if not timm.is_model(name):
         raise ModelError(f"timm has no model called {name!r}; {suggest(name, timm.list_models())[:300]}")
     timm.layers.set_fused_attn(False)  # the fused kernel cannot be differentiated twice
     options: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
     if input_shape is not None:
         options["in_chans"] = input_shape[0]
-    return _call(f"timm:{name}", timm.create_model, name, pretrained=False, **options)
+    create = partial(timm.create_model, name, pretrained=False, **options)
+    return _call(f"timm:{name}", create, seed)
 
 
 def build_huggingface(name: str) -> nn.Module:
@@ -57,7 +60,7 @@ def build_huggingface(name: str) -> nn.Module:
     return Logits(model)
 
 
-def build_imported(path: str, *, num_classes: int | None, input_shape: InputShape | None) -> nn.Module:
+def build_imported(path: str, *, num_classes: int | None, input_shape: InputShape | None, seed: int) -> nn.Module:
     """The model that `package.module:function` returns; it gets `num_classes` and `input_shape` if it takes them."""
     module_name, _, attribute = path.partition(":")
     with _current_folder_importable():
@@ -75,12 +78,14 @@ def build_imported(path: str, *, num_classes: int | None, input_shape: InputShap
         raise ModelError(f"{path}: expected a function that returns a model, got {type(found).__name__}")
     offered = {"num_classes": num_classes, "input_shape": input_shape}
     accepted = _parameter_names(found)
-    return _call(path, found, **{key: value for key, value in offered.items() if key in accepted and value is not None})
+    wanted = {key: value for key, value in offered.items() if key in accepted and value is not None}
+    return _call(path, partial(found, **wanted), seed)
 
 
-def _call(path: str, function: Any, *arguments: Any, **options: Any) -> nn.Module:
+def _call(path: str, function: Callable[[], Any], seed: int) -> nn.Module:
     try:
-        model = function(*arguments, **options)
+        with seeded(seed):  # after the import, which may itself draw numbers, but only the first time
+            model = function()
     except (Exception, SystemExit) as error:
         raise ModelError(f"{path}: failed ({_describe(error)})") from error
     if not isinstance(model, nn.Module):

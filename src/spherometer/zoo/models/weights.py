@@ -70,12 +70,12 @@ def _read_torch(path: Path) -> Any:
         text = str(error)
         asked = re.search(r"GLOBAL (\S+)", text)
         if asked:
-            raise WeightsError(
-                f"{path}: refused, it asks for {shorten(asked[1], limit=80)} and could run code; save the state_dict alone"
-            ) from None
-        damage = "" if "Weights only load failed" in text else f" ({shorten(text.partition('. ')[0], limit=80)})"
+            name = shorten(asked[1], limit=80)
+            raise WeightsError(f"{path}: refused, it asks for {name} and could run code; save the state_dict") from None
+        unhelpful = "Weights only load failed" in text or not text
+        damage = "" if unhelpful else f" ({shorten(text.partition('. ')[0], limit=80)})"
         raise WeightsError(
-            f"{path}: expected a safetensors or torch file of plain tensors, got another format or a damaged file{damage};"
+            f"{path}: expected a safetensors or torch file of plain tensors, got something else{damage};"
             " pickles are never run"
         ) from None
 
