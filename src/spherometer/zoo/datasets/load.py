@@ -54,18 +54,27 @@ def load_data(
 
 
 def _load_plain(name_or_path: str | Path, *, root: str | Path | None, train: bool, num: int | None) -> Dataset:
+    try:
+        return _dispatch(name_or_path, root=root, train=train, num=num)
+    except DataError:
+        raise
+    except (OSError, ValueError) as error:  # names too long, null bytes, folders without permission
+        raise DataError(f"{shorten(name_or_path)!r}: cannot be read ({shorten(error, limit=80)})") from None
+
+
+def _dispatch(name_or_path: str | Path, *, root: str | Path | None, train: bool, num: int | None) -> Dataset:
     name = ALIASES.get(str(name_or_path).lower(), str(name_or_path).lower())
     if isinstance(name_or_path, str) and name == "digits":
         return _load_digits(train, num)
     if isinstance(name_or_path, str) and name in dataset_names():
         return _load_folder(*locate(name, root=None if root is None else Path(root), train=train), train=train, num=num)
     path = Path(name_or_path) if root is None else Path(root) / name_or_path
-    if path.is_dir():
+    if str(name_or_path) and path.is_dir():
         return _load_folder(*recognise(path, train=train), train=train, num=num)
     if path.is_file():
         return _load_file(path, train=train, num=num)
     if os.sep in str(name_or_path) or path.suffix:
-        raise MissingDataError(f"{path}: no such file or folder")
+        raise MissingDataError(f"{shorten(path)}: no such file or folder")
     raise DataError(f"no data set or file called {shorten(name_or_path)!r}; {suggest(name, dataset_names())}")
 
 

@@ -63,14 +63,17 @@ def build_huggingface(name: str) -> nn.Module:
 def build_imported(path: str, *, num_classes: int | None, input_shape: InputShape | None, seed: int) -> nn.Module:
     """The model that `package.module:function` returns; it gets `num_classes` and `input_shape` if it takes them."""
     module_name, _, attribute = path.partition(":")
+    path = shorten(path)
     with _current_folder_importable():
         try:
             found: Any = importlib.import_module(module_name)
         except (Exception, SystemExit) as error:  # the user's module may do anything
-            raise ModelError(f"{path}: cannot import {module_name} ({_describe(error)})") from error
+            raise ModelError(f"{path}: cannot import {shorten(module_name)} ({_describe(error)})") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise ModelError(f"{path}: {module_name} has no {attribute!r}; {suggest(part, _public(found))[:300]}")
+            raise ModelError(
+                f"{path}: {module_name} has no {shorten(attribute)!r}; {suggest(part, _public(found))[:300]}"
+            )
         found = getattr(found, part)
     if isinstance(found, nn.Module):
         return found

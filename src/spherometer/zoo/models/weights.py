@@ -46,9 +46,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         with path.open("rb") as stream:
             start = stream.read(9)
     except FileNotFoundError:
-        raise MissingWeightsError(f"{path}: no such file") from None
-    except OSError as error:
-        raise WeightsError(f"{path}: cannot be read ({shorten(error)})") from None
+        raise MissingWeightsError(f"{shorten(path)}: no such file") from None
+    except (OSError, ValueError) as error:  # a folder, no permission, a null byte in the name
+        raise WeightsError(f"{shorten(path)}: cannot be read ({shorten(error)})") from None
     if path.suffix == ".safetensors" or start[8:9] == b"{":
         return _read_safetensors(path)
     return _unnest(_read_torch(path), path)
