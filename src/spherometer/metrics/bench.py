@@ -10,6 +10,7 @@ from torch import Tensor
 from spherometer.estimators import eigenvalues, frobenius, trace
 from spherometer.estimators.randomness import child_stream
 from spherometer.operators import EmpiricalFisher, GaussNewton, Hessian, Operator
+from spherometer.operators.sensitivity import PLACES, Sensitivity, sensitivity
 from spherometer.problems import Problem
 from spherometer.values import Estimate
 
@@ -19,10 +20,13 @@ class Bench:
 
     Args:
         warm: the bench of a related problem, whose eigenvectors are good starts here.
+        places: where the metrics to come will ask for Jacobians, so that one set of passes serves them all.
     """
 
-    def __init__(self, problem: Problem, *, seed: int = 0, warm: Bench | None = None) -> None:
-        self.problem, self.seed, self.warm = problem, seed, warm
+    def __init__(
+        self, problem: Problem, *, seed: int = 0, warm: Bench | None = None, places: frozenset[str] = PLACES
+    ) -> None:
+        self.problem, self.seed, self.warm, self.places = problem, seed, warm, places
         self._spectra: dict[tuple[str, str], Estimate] = {}
         self._traces: dict[str, Estimate] = {}
 
@@ -40,6 +44,11 @@ class Bench:
     def empirical_fisher(self) -> EmpiricalFisher:
         """⟨g g'⟩ at the same weights."""
         return EmpiricalFisher(self.problem, at=self.weights)
+
+    @cached_property
+    def sensitivity(self) -> Sensitivity:
+        """Jacobians of every sample at the input, the layers and the weights, as far as they will be asked for."""
+        return sensitivity(self.problem, self.places, at=self.weights)
 
     @cached_property
     def residual(self) -> Operator:

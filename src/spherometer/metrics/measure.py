@@ -120,7 +120,8 @@ def measure(
     requests = {name: parse(name) for name in names}
     if not requests:
         raise ValueError("expected at least one metric, got none: `metrics()` lists them")
-    bench = Bench(problem, seed=seed)
+    places = frozenset[str]().union(*(chosen.needs for chosen, _ in requests.values()))
+    bench = Bench(problem, seed=seed, places=places)
     estimates = _measured(bench, requests, progress)
     if data_groups is not None:
         estimates = _with_intervals(bench, requests, estimates, data_groups, progress)
@@ -164,7 +165,8 @@ def _with_intervals(
     values: dict[str, list[float]] = {name: [] for name in scalars}
     for number, data in enumerate(_without_each_group(bench.problem, num), start=1):
         tell = (lambda name, number=number: progress(f"{name} without data group {number}/{num}")) if progress else None
-        part = _measured(Bench(bench.problem.restricted(data), seed=bench.seed, warm=bench), scalars, tell)
+        part_bench = Bench(bench.problem.restricted(data), seed=bench.seed, warm=bench, places=bench.places)
+        part = _measured(part_bench, scalars, tell)
         for name, estimate in part.items():
             values[name].append(float(estimate.value))
     return estimates | {name: _jackknifed(estimates[name], torch.tensor(values[name])) for name in scalars}

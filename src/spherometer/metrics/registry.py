@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ class Metric:
     source: str
     cost: str
     function: Function
+    needs: frozenset[str] = frozenset()  # places whose Jacobians it asks the bench for
 
     @property
     def summary(self) -> str:
@@ -46,13 +47,19 @@ class Metric:
 _REGISTRY: dict[str, Metric] = {}
 
 
-def metric(*, symbol: str, formula: str, source: str, cost: str, unit: str = "loss") -> Callable[[Function], Function]:
-    """Enter a function (bench, *, options) -> Estimate into the catalogue under its own name."""
+def metric(
+    *, symbol: str, formula: str, source: str, cost: str, unit: str = "loss", needs: Iterable[str] = ()
+) -> Callable[[Function], Function]:
+    """Enter a function (bench, *, options) -> Estimate into the catalogue under its own name.
+
+    Args:
+        needs: places ("input", "layers", "weights", "weight_gram") whose Jacobians it takes from `bench.sensitivity`.
+    """
 
     def register(function: Function) -> Function:
         name = function.__name__
         assert name not in _REGISTRY, f"two metrics are called {name}"
-        _REGISTRY[name] = Metric(name, symbol, formula, unit, source, cost, function)
+        _REGISTRY[name] = Metric(name, symbol, formula, unit, source, cost, function, frozenset(needs))
         return function
 
     return register

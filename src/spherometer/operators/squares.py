@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -37,6 +37,10 @@ class Layer(ABC):
         """Entrywise square of the weight gradient, summed over samples, flat."""
 
     @abstractmethod
+    def _weight_gram(self, gradients: Tensor) -> Tensor:
+        """Gram matrix (n, C, C) of each sample's weight gradients for C gradients (C, n, ...) of the output."""
+
+    @abstractmethod
     def _bias_gradients(self, gradient: Tensor) -> Tensor:
         """Gradient (n, size) of the bias for each sample."""
 
@@ -53,6 +57,15 @@ class Layer(ABC):
             yield self.weight, self._weight_squares(gradient)
         if self.bias is not None:
             yield self.bias, self._bias_gradients(gradient).square().sum(0)
+
+    def gram(self, gradients: Tensor) -> Tensor:
+        """Gram matrix (n, C, C) of each sample's gradients for C gradients (C, n, ...) of the output."""
+        total = gradients.new_zeros(gradients.shape[1], len(gradients), len(gradients), dtype=torch.float64)
+        if self.weight is not None:
+            total += self._weight_gram(gradients)
+        if self.bias is not None:
+            total += row_gram(torch.stack([self._bias_gradients(gradient) for gradient in gradients], 1))
+        return total
 
 
 class MatrixLayer(Layer):
@@ -72,13 +85,17 @@ class MatrixLayer(Layer):
         parts = [_outer_squares(left, right) for left, right in self._chunks(gradient)]
         return torch.stack(parts).sum(0).reshape(-1)
 
+    def _weight_gram(self, gradients: Tensor) -> Tensor:
+        chunks = zip(*(self._chunks(gradient, copies=len(gradients)) for gradient in gradients), strict=True)
+        return torch.cat([_outer_gram(sides) for sides in chunks])
+
     def _bias_gradients(self, gradient: Tensor) -> Tensor:
         return gradient.movedim(self._channel, 1).flatten(2).sum(2) if gradient.ndim > 2 else gradient
 
-    def _chunks(self, gradient: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def _chunks(self, gradient: Tensor, copies: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
         one_left, one_right = self._sides(gradient, slice(0, 1))
         outer = one_left.shape[1] * one_left.shape[3] * one_right.shape[3] if one_left.shape[2] > 1 else 0
-        step = max(1, NUM_ENTRIES // max(one_left.numel(), one_right.numel(), outer))
+        step = max(1, NUM_ENTRIES // (copies * max(one_left.numel(), one_right.numel(), outer)))
         for start, stop in pairwise([*range(0, len(gradient), step), len(gradient)]):
             yield self._sides(gradient, slice(start, stop))
 
@@ -95,6 +112,9 @@ class ScaleLayer(Layer):
 
     def _weight_squares(self, gradient: Tensor) -> Tensor:
         return self._summed(gradient * self._normalised).square().sum(0)
+
+    def _weight_gram(self, gradients: Tensor) -> Tensor:
+        return row_gram(torch.stack([self._summed(gradient * self._normalised) for gradient in gradients], 1))
 
     def _bias_gradients(self, gradient: Tensor) -> Tensor:
         return self._summed(gradient)
@@ -125,6 +145,11 @@ class TableLayer(Layer):
             total += torch.zeros_like(total).index_add_(0, rows, place).square()
         return total.reshape(-1)
 
+    def _weight_gram(self, gradients: Tensor) -> Tensor:
+        places = gradients.transpose(0, 1).reshape(len(self._rows), len(gradients), self._rows.shape[1], -1).double()
+        same = (self._rows[:, :, None] == self._rows[:, None, :]).double()
+        return torch.einsum("nctd,nts,nksd->nck", places, same, places)
+
     def _bias_gradients(self, gradient: Tensor) -> Tensor:
         raise AssertionError(f"an embedding has no bias, got a gradient of shape {tuple(gradient.shape)}")
 
@@ -134,11 +159,12 @@ def layers_of(recorder: Recorder) -> list[Layer] | None:
     used = [k for use in recorder.uses for k in use.parameters]
     if len(used) != len(set(used)):
         return None
-    layers = [_layer(use, recorder) for use in recorder.uses]
+    layers = [as_layer(use, recorder) for use in recorder.uses]
     return None if any(layer is None for layer in layers) else layers  # type: ignore[return-value]
 
 
-def _layer(use: Use, recorder: Recorder) -> Layer | None:
+def as_layer(use: Use, recorder: Recorder) -> Layer | None:
+    """One recorded use as a layer, or None when its per-sample gradients have no closed form."""
     if use.function is functional.linear:
         return _linear(use, recorder)
     if use.function in CONVOLUTIONS:
@@ -260,3 +286,18 @@ def _outer_squares(left: Tensor, right: Tensor) -> Tensor:
     if left.shape[2] == 1:
         return torch.einsum("ngto,ngti->goi", left.square(), right.square())
     return (left.mT @ right).square().sum(0)
+
+
+def _outer_gram(sides: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Gram matrix over outputs of the matrices Σ_t left_t right_t', for each sample: (n, C, C)."""
+    lefts, rights = zip(*sides, strict=True)
+    if lefts[0].shape[2] == 1:
+        left, right = (torch.stack(side, 1)[:, :, :, 0].double() for side in (lefts, rights))  # (n, C, G, ·)
+        return (torch.einsum("ncgo,nkgo->nckg", left, left) * torch.einsum("ncgi,nkgi->nckg", right, right)).sum(-1)
+    return row_gram(torch.stack([(left.mT @ right).flatten(1) for left, right in sides], 1))
+
+
+def row_gram(rows: Tensor) -> Tensor:
+    """R R' in double precision for rows (n, C, ...): float32 rows, squared, would lose the small singular values."""
+    flat = rows.flatten(2).double()
+    return flat @ flat.mT
