@@ -178,8 +178,8 @@ def test_underscores_and_capitals_are_forgiven():
 
 def test_coordinate_networks_start_as_the_paper_says():
     high, low = build_model("coordinate-gaussian"), build_model("coordinate-gaussian-low")
-    assert abs(float(high[1].weight.norm()) - 9.24) < 0.7  # A-T1: 9.09 ± 0.34
-    assert abs(float(low[1].weight.norm()) - 0.56) < 0.06  # A-T1: 0.56 ± 0.02
+    assert abs(high[1].weight.norm().item() - 9.24) < 0.7  # A-T1: 9.09 ± 0.34
+    assert abs(low[1].weight.norm().item() - 0.56) < 0.06  # A-T1: 0.56 ± 0.02
     model = build_model("coordinate-relu", width=16)
     first, last = pretrain_on_sine(model, num_steps=1), pretrain_on_sine(model, num_steps=200, learning_rate=1e-2)
     assert last < first
@@ -212,3 +212,33 @@ def test_a_linearised_network_is_the_tangent_of_the_original():
     near = {n: v + small * s for (n, v), s in zip(model.named_parameters(), steps, strict=True)}
     slope = (moved(model, near, (inputs,)) - model(inputs)) / small
     assert torch.allclose(outputs[2] - outputs[0], slope, atol=1e-4)
+
+
+def test_option_a_shortcut_subsamples_and_pads_on_both_sides():
+    from spherometer.zoo.models.resnet import PadShortcut
+
+    inputs = torch.rand(2, 4, 6, 6)
+    outputs = PadShortcut(4, 8, 2)(inputs)
+    assert torch.equal(outputs[:, 2:6], inputs[:, :, ::2, ::2])
+    assert not outputs[:, :2].any()
+    assert not outputs[:, 6:].any()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_preactivation_block_by_hand(shared):
+    from spherometer.zoo.models.preactivation import Plan, PreActivationBlock
+
+    block = PreActivationBlock(3, 5, 2, Plan((1,), 3, (5,), shared_activation=shared)).double().eval()
+    inputs = torch.randn(2, 3, 6, 6, dtype=torch.float64)
+    first, second = (norm.eval() for norm in block.norms)
+    one, two = block.convolutions
+    activated = torch.relu(first(inputs))
+    by_hand = two(torch.relu(second(one(activated)))) + block.shortcut(activated if shared else inputs)
+    assert torch.allclose(block(inputs), by_hand)
+
+
+def test_basic_block_by_hand():
+    block = build_model("resnet18", width=2).double().eval().layer2[0]
+    inputs = torch.randn(2, 2, 6, 6, dtype=torch.float64)
+    inner = torch.relu(block.bn1(block.conv1(inputs)))
+    assert torch.allclose(block(inputs), torch.relu(block.bn2(block.conv2(inner)) + block.shortcut(inputs)))
