@@ -53,4 +53,4 @@ def pretrain_on_sine(
         loss.backward()
         optimizer.step()
     optimizer.zero_grad()
-    return float(loss)
+    return loss.item()
