@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode, resolve_name
+
+from spherometer.problems.batches import tensors_of
 
 CONVOLUTIONS = {
     functional.conv1d: (1, False),
@@ -25,11 +29,14 @@ NORMALISATIONS = {
     functional.rms_norm,
     functional.instance_norm,
 }
-# In these the output is linear or piecewise linear in each tensor they are given, and no two of them are multiplied
-# unless one is a parameter.
+# In these the output is linear or piecewise linear in each tensor they are given, but they multiply some of them.
+PRODUCTS = set(
+    "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d prelu batch_norm "
+    "mul __mul__ __rmul__ div __truediv__".split()
+)
+# In these the output is linear or piecewise linear in all tensors together.
 PIECEWISE_LINEAR = set(
-    "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d relu relu_ leaky_relu prelu "
-    "threshold hardtanh relu6 max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d "
+    "relu relu_ leaky_relu threshold hardtanh relu6 max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d "
     "adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d "
     "boolean_dispatch flatten unflatten reshape view view_as permute transpose t contiguous squeeze unsqueeze cat "
     "concat stack chunk split add add_ sub sub_ __add__ __radd__ __iadd__ __sub__ __rsub__ __isub__ neg __neg__ mean sum pad "
@@ -47,6 +54,7 @@ class Use:
     options: dict[str, Any]
     output: Tensor
     parameters: tuple[int, ...]
+    edge: GradientEdge | None  # of the output as it was then: `relu_` may have changed the tensor since
 
 
 @dataclass
@@ -72,11 +80,12 @@ class Recorder(TorchFunctionMode):
         options = options or {}
         output = function(*arguments, **options)
         name = getattr(function, "__name__", str(function))
-        given = [x for x in (*arguments, *options.values()) if isinstance(x, Tensor)]
+        given = tensors_of((arguments, options))
         used = tuple(self._index[id(x)] for x in given if id(x) in self._index)
-        if used and isinstance(output, Tensor) and name != "__get__":
-            self.uses.append(Use(function, tuple(arguments), options, output, used))
-        if not self._bends_at_kinks_only(name, function, arguments, options, given):
+        if used and isinstance(output, Tensor):
+            edge = get_gradient_edge(output) if output.requires_grad else None
+            self.uses.append(Use(function, tuple(arguments), options, output, used, edge))
+        if not self._bends_at_kinks_only(name, arguments, options, given):
             self.unknown.add(resolve_name(function) or name)
         return output
 
@@ -90,14 +99,15 @@ class Recorder(TorchFunctionMode):
         used = [k for use in self.uses for k in use.parameters]
         return not self.unknown and len(used) == len(set(used))
 
-    @staticmethod
-    def _bends_at_kinks_only(name: str, function: Any, arguments: Any, options: dict[str, Any], given: Any) -> bool:
-        if function is functional.batch_norm:
-            training = options.get("training", arguments[5] if len(arguments) > 5 else False)
-            return not training
-        if name in ("mul", "__mul__", "__rmul__", "div", "__truediv__"):
-            return sum(tensor.requires_grad for tensor in given) <= 1
-        return name in PIECEWISE_LINEAR
+    def _bends_at_kinks_only(self, name: str, arguments: Any, options: dict[str, Any], given: list[Tensor]) -> bool:
+        if name not in PRODUCTS:
+            return name in PIECEWISE_LINEAR
+        if name == "batch_norm" and options.get("training", arguments[5] if len(arguments) > 5 else False):
+            return False
+        if name in ("div", "__truediv__") and len(given) > 1 and given[1].requires_grad:
+            return False
+        # Two factors may both depend on weights only if one is a weight itself, which nothing else then uses.
+        return sum(tensor.requires_grad and id(tensor) not in self._index for tensor in given) <= 1
 
 
 def record(weights: Sequence[Tensor], run: Callable[[], Any]) -> tuple[Any, Recorder]:
@@ -105,4 +115,19 @@ def record(weights: Sequence[Tensor], run: Callable[[], Any]) -> tuple[Any, Reco
     recorder = Recorder(weights)
     with recorder:
         result = run()
+    recorder.unknown.update(_written_by_hand(tensors_of(result)))
     return result, recorder
+
+
+def _written_by_hand(results: list[Tensor]) -> Iterator[str]:
+    """Names of the `torch.autograd.Function`s that a result came from: these are not seen by a recorder."""
+    waiting = [result.grad_fn for result in results]
+    seen = set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, BackwardCFunction):
+            yield node.name()
+        waiting.extend(following for following, _ in node.next_functions)

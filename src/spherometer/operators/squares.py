@@ -26,7 +26,8 @@ class Layer(ABC):
     """A use of parameters whose per-sample gradients have a closed form in the gradient of its output."""
 
     def __init__(self, use: Use, weight: int | None, bias: int | None) -> None:
-        self.output, self.weight, self.bias = use.output, weight, bias
+        assert use.edge is not None, "a chosen parameter was used without gradients"
+        self.output, self.weight, self.bias = use.edge, weight, bias
 
     @abstractmethod
     def _weight_norms(self, gradient: Tensor) -> Tensor:
