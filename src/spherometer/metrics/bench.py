@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from spherometer.estimators import eigenvalues, frobenius, trace
+from spherometer.estimators import diagonal, eigenvalues, frobenius, trace
 from spherometer.estimators.randomness import child_stream
-from spherometer.operators import EmpiricalFisher, GaussNewton, Hessian, Operator
+from spherometer.metrics.blocks import BlockTraces, block_traces
+from spherometer.operators import EmpiricalFisher, GaussNewton, Hessian, JacobianGram, Operator, Rescaled
+from spherometer.operators.middle import num_vectors
 from spherometer.operators.sensitivity import PLACES, Sensitivity, sensitivity
-from spherometer.problems import Problem
+from spherometer.problems import Problem, likelihood_of
 from spherometer.values import Estimate
+
+Shared = TypeVar("Shared")
 
 
 class Bench:
@@ -29,6 +35,8 @@ class Bench:
         self.problem, self.seed, self.warm, self.places = problem, seed, warm, places
         self._spectra: dict[tuple[str, str], Estimate] = {}
         self._traces: dict[str, Estimate] = {}
+        self._shared: dict[Callable[[Bench], Any], Any] = {}
+        self._blocks: dict[tuple[str, float], BlockTraces] = {}
 
     @cached_property
     def hessian(self) -> Hessian:
@@ -51,6 +59,21 @@ class Bench:
         return sensitivity(self.problem, self.places, at=self.weights)
 
     @cached_property
+    def jacobian_gram(self) -> JacobianGram:
+        """⟨J'J⟩ at the same weights."""
+        return JacobianGram(self.problem, at=self.weights)
+
+    @cached_property
+    def adaptive_hessian(self) -> Operator:
+        """diag(θ) H diag(θ)."""
+        return Rescaled(self.hessian, self.weights)
+
+    @cached_property
+    def adaptive_gram(self) -> Operator:
+        """diag(θ) ⟨J'J⟩ diag(θ)."""
+        return Rescaled(self.jacobian_gram, self.weights)
+
+    @cached_property
     def residual(self) -> Operator:
         """H − G."""
         return self.hessian - self.gauss_newton
@@ -68,7 +91,22 @@ class Bench:
     @cached_property
     def gradient(self) -> Tensor:
         """The flat gradient at these weights."""
-        return self.hessian.gradient()
+        return self.problem.gradient_at(self.weights)
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """The chosen weights by name."""
+        return self.problem.split(self.weights)
+
+    @cached_property
+    def num_samples(self) -> int:
+        """How many loss terms have a gradient of their own: samples, or the counted tokens of a language model."""
+        state, total = self.problem.state(self.weights), 0.0
+        with torch.no_grad():
+            for piece in self.problem.pieces():
+                part = self.problem.evaluate(state, piece)
+                total += num_vectors(likelihood_of(self.problem.loss, part.outputs), part)
+        return round(total)
 
     @cached_property
     def multilinear(self) -> bool:
@@ -102,8 +140,30 @@ class Bench:
         """The Frobenius norm of a matrix of this bench; solved once."""
         return self._solved("frobenius", matrix, rtol)
 
+    def diagonal(self, matrix: str, rtol: float) -> Estimate:
+        """The diagonal of a matrix of this bench; solved once."""
+        return self._solved("diagonal", matrix, rtol)
+
+    def block_traces(self, matrix: str, rtol: float) -> BlockTraces:
+        """The trace of the block of each parameter tensor: exact by ghost norms where possible (T12); solved once."""
+        if (matrix, rtol) not in self._blocks:
+            self._blocks[matrix, rtol] = self._exact_blocks(matrix) or block_traces(
+                getattr(self, matrix),
+                {name: shape.numel() for name, shape in self.problem.shapes.items()},
+                rtol=rtol,
+                generator=self.generator(f"block traces of {matrix}"),
+            )
+        return self._blocks[matrix, rtol]
+
+    def _exact_blocks(self, matrix: str) -> BlockTraces | None:
+        squares = self.gauss_newton if matrix == "hessian" and self.multilinear else getattr(self, matrix)
+        norms = None if isinstance(squares, Hessian) else squares.exact_norms()
+        if norms is None:
+            return None
+        return BlockTraces(tuple(norms), torch.tensor([list(norms.values())], dtype=torch.float64))
+
     def _solved(self, kind: str, matrix: str, rtol: float) -> Estimate:
-        estimate = {"trace": trace, "frobenius": frobenius}[kind]
+        estimate = {"trace": trace, "frobenius": frobenius, "diagonal": diagonal}[kind]
         key = f"{kind} {matrix} {rtol}"
         if key not in self._traces:
             self._traces[key] = estimate(getattr(self, matrix), rtol=rtol, seed=self.seed)
@@ -112,3 +172,9 @@ class Bench:
     def generator(self, name: str) -> torch.Generator:
         """A stream of random numbers of its own for each name, so that a new metric moves no other number."""
         return child_stream(self.seed, name)
+
+    def shared(self, make: Callable[[Bench], Shared]) -> Shared:
+        """`make(bench)`, worked out once: for what several metrics of one family need and no other does."""
+        if make not in self._shared:
+            self._shared[make] = make(self)
+        return self._shared[make]

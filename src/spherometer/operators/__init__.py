@@ -1,8 +1,12 @@
 """Problem -> Operator: matrices known by their action."""
 
+from spherometer.operators.congruence import Rescaled, RowMixed
 from spherometer.operators.curvature import CurvatureOperator
+from spherometer.operators.draws import random_gradient
 from spherometer.operators.gauss_newton import EmpiricalFisher, Fisher, GaussNewton
 from spherometer.operators.hessian import Hessian
+from spherometer.operators.hessian_variance import HessianVariance
+from spherometer.operators.jacobian_gram import JacobianGram
 from spherometer.operators.operator import Operator, Preconditioned
 from spherometer.operators.support import DerivativeError
 
@@ -13,6 +17,11 @@ __all__ = [
     "Fisher",
     "GaussNewton",
     "Hessian",
+    "HessianVariance",
+    "JacobianGram",
     "Operator",
     "Preconditioned",
+    "Rescaled",
+    "RowMixed",
+    "random_gradient",
 ]

@@ -1,0 +1,61 @@
+"""Random batches of a problem's own samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from spherometer.problems import Problem
+from spherometer.problems.batches import map_tensors, num_samples
+
+
+class SamplePool:
+    """All samples of a problem, numbered through its batches, any of which can be put together as one batch."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._batches = list(problem.batches)
+        sizes = [num_samples(batch) for batch in self._batches]
+        if not problem.splittable or None in sizes:
+            raise ValueError(
+                "expected samples that do not see each other, got a problem whose batches cannot be cut: "
+                "use batchnorm='eval', dropout=None and a loss that is a mean over samples"
+            )
+        self._ends = torch.tensor(sizes).cumsum(0)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def batch(self, indices: Tensor) -> Any:
+        """The samples of these numbers as one batch."""
+        homes = torch.bucketize(indices, self._ends, right=True)
+        parts = []
+        for home in homes.unique().tolist():
+            first = int(self._ends[home - 1]) if home else 0
+            rows = indices[homes == home] - first
+            parts.append(map_tensors(lambda tensor, rows=rows: tensor[rows.to(tensor.device)], self._batches[home]))
+        return _joined(parts)
+
+    def draw(self, size: int, generator: Generator, *, replacement: bool) -> Any:
+        """A random batch."""
+        if replacement:
+            return self.batch(torch.randint(0, len(self), (size,), generator=generator))
+        return self.batch(torch.randperm(len(self), generator=generator)[:size])
+
+    def cut(self, size: int) -> list[Any]:
+        """All samples in order, in batches of `size`, the last one perhaps smaller."""
+        return [self.batch(rows) for rows in torch.arange(len(self)).split(size)]
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Nested batches of one form put behind each other."""
+    first = parts[0]
+    if isinstance(first, Tensor):
+        return torch.cat(parts)
+    if isinstance(first, Mapping):
+        return {key: _joined([part[key] for part in parts]) for key in first}
+    if isinstance(first, tuple | list):
+        return type(first)(_joined([part[k] for part in parts]) for k in range(len(first)))
+    return first

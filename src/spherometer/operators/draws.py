@@ -1,0 +1,28 @@
+"""Random vectors whose covariance is a curvature matrix: one backward pass each."""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, Tensor
+
+from spherometer.operators.gauss_newton import EmpiricalFisher
+from spherometer.problems import likelihood_of
+from spherometer.problems.modes import differentiating
+from spherometer.problems.weights import flatten
+
+
+def random_gradient(fisher: EmpiricalFisher, generator: Generator) -> Tensor:
+    """s = N^(−1/2) Σ ε_i g_i with random signs ε over the loss terms, so that E[s s'] = ⟨g g'⟩."""
+    problem, state = fisher.problem, fisher.state
+    total, terms = torch.zeros(fisher.shape[0], dtype=fisher.dtype, device=fisher.device), 0.0
+    for piece in problem.pieces(fisher._piece_size):
+        with differentiating():
+            part = problem.evaluate(state, piece)
+            root = fisher._roots(part, piece)[0]
+            likelihood = likelihood_of(problem.loss, part.outputs)
+            positions = likelihood is not None and likelihood.family == "categorical"
+            shape = [1 if axis == 1 or (axis > 1 and not positions) else n for axis, n in enumerate(root.shape)]
+            signs = torch.randint(0, 2, shape, generator=generator).to(root).mul_(2).sub_(1)
+            total += flatten(torch.autograd.grad(part.outputs, state.weights, signs * root, materialize_grads=True))
+        terms += part.count
+    return total / terms**0.5
