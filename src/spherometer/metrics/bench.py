@@ -11,6 +11,7 @@ from torch import Tensor
 
 from spherometer.estimators import diagonal, eigenvalues, frobenius, trace
 from spherometer.estimators.randomness import child_stream
+from spherometer.estimators.search import Which
 from spherometer.metrics.blocks import BlockTraces, block_traces
 from spherometer.operators import EmpiricalFisher, GaussNewton, Hessian, JacobianGram, Operator, Rescaled
 from spherometer.operators.middle import num_vectors
@@ -113,10 +114,10 @@ class Bench:
         """Whether Tr H = Tr G holds exactly (T12)."""
         return self.hessian.multilinear()
 
-    def extreme(self, matrix: str, num: int = 1, which: str = "largest", rtol: float = 1e-3) -> Estimate:
+    def extreme(self, matrix: str, num: int = 1, which: Which = "largest", rtol: float = 1e-3) -> Estimate:
         """The `num` largest or smallest eigenvalues of a matrix of this bench, with vectors; solved once."""
         known = self._spectra.get((matrix, which))
-        if known is None or len(known.value) < num or bool((known.error > rtol * known.value.abs()).any()):
+        if known is None or _lacks(known, num, rtol):
             warm = self.warm._spectra.get((matrix, which)) if self.warm else None
             start = known.vectors if known else warm.vectors if warm else None
             known = eigenvalues(
@@ -178,3 +179,9 @@ class Bench:
         if make not in self._shared:
             self._shared[make] = make(self)
         return self._shared[make]
+
+
+def _lacks(known: Estimate, num: int, rtol: float) -> bool:
+    """Whether more or better eigenvalues are wanted than are known."""
+    values, errors = torch.as_tensor(known.value), torch.as_tensor(known.error)
+    return len(values) < num or bool((errors > rtol * values.abs()).any())

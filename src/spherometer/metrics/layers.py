@@ -99,9 +99,8 @@ def matrix_normalised_sharpness(bench: Bench, *, norm: str = "spectral", rtol: f
     )
     roots = traces.values.clamp(min=0).sqrt()
     slopes = torch.where(roots > 0, norms / (2 * roots), 0.0)
-    left_out = (
-        [f"{int((norms == 0).sum())} biases, scales or zero matrices left out"] if bool((norms == 0).any()) else []
-    )
+    weightless = int((norms == 0).sum())
+    left_out = [f"{weightless} biases, scales or zero matrices left out"] if weightless else []
     negative = int(((traces.values < 0) & (norms > 0)).sum())
     left_out += [f"{negative} layers with a negative trace count as zero"] if negative else []
     return traces.estimate(float(norms @ roots), float(traces.error_of(slopes)), "; ".join(left_out))

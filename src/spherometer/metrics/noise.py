@@ -9,7 +9,7 @@ from torch import Tensor
 
 from spherometer.estimators import eigenvalues
 from spherometer.metrics.bench import Bench
-from spherometer.metrics.draws import SamplePool
+from spherometer.metrics.sample_pool import SamplePool
 from spherometer.metrics.options import check_batch_size, check_count, check_positive
 from spherometer.metrics.registry import metric
 from spherometer.operators import HessianVariance, random_gradient
@@ -78,7 +78,7 @@ def descent_ratio(
 ) -> Estimate:
     """The curvature that steps of SGD meet: a step lowers the expected loss iff this is below 2ρ_B / lr (T27).
 
-    ⟨g_i'Hg_i⟩ = tr(H⟨g g'⟩) comes from all single gradients when there are at most `num`, else from random sums of them.
+    ⟨g_i'Hg_i⟩ = tr(H⟨g g'⟩) comes from all single gradients when there are at most `num`, else from random sums.
     """
     check_count("num", num, 2, "a standard error needs at least two random gradients")
     noise = batch_noise(bench, batch_size, replacement=replacement)
@@ -88,9 +88,7 @@ def descent_ratio(
         pairs, single = torch.zeros(1, 2, dtype=torch.float64), True
     else:
         pairs, single = _gradient_forms(bench, num, noise, (bend, signal), rtol)
-    top, bottom = (
-        base + noise * (float(mean) - base) for base, mean in zip((bend, signal), pairs.mean(0), strict=True)
-    )
+    top, bottom = _with_noise((bend, signal), pairs, noise)
     if bottom <= 0:
         return Estimate(0.0, note="every gradient is zero: no step is taken")
     ratio = top / bottom
@@ -127,12 +125,8 @@ def hessian_variance_bound(
         batches = pool.cut(batch_size)
     if len(batches) == 1:
         return Estimate(2 / lr, note=f"lr = {lr:g}; one batch, no variance: give batch_size to cut the data")
-    spread = eigenvalues(
-        HessianVariance(bench.problem, batches, at=bench.weights),
-        rtol=rtol,
-        memory=bench.problem.memory,
-        seed=bench.seed,
-    )
+    matrix = HessianVariance(bench.problem, batches, at=bench.weights)
+    spread = eigenvalues(matrix, rtol=rtol, memory=bench.problem.memory, seed=bench.seed)
     variance, error = max(0.0, float(spread.value[0])), float(spread.error[0])  # type: ignore[index]
     rest = 1 - lr**2 * variance
     noted = f"lr = {lr:g}, {len(batches)} batches, s = {variance**0.5:.4g}"
@@ -180,10 +174,16 @@ def _gradient_forms(
         rows.append(_form(bench, random_gradient(bench.empirical_fisher, stream)))
         pairs = torch.tensor(rows, dtype=torch.float64)
         if k >= 15 and (k + 1) % 16 == 0:
-            top, bottom = (b + noise * (float(m) - b) for b, m in zip(base, pairs.mean(0), strict=True))
+            top, bottom = _with_noise(base, pairs, noise)
             if bottom > 0 and _ratio_error(pairs, noise, top / bottom, bottom) <= rtol * abs(top / bottom):
                 break
     return pairs, False
+
+
+def _with_noise(base: tuple[float, float], pairs: Tensor, noise: float) -> tuple[float, float]:
+    """E[g_B'Hg_B] and E‖g_B‖² from those of the full gradient and the means of those of single gradients."""
+    bend, square = (float(mean) for mean in pairs.mean(0))
+    return base[0] + noise * (bend - base[0]), base[1] + noise * (square - base[1])
 
 
 def _ratio_error(pairs: Tensor, noise: float, ratio: float, bottom: float) -> float:

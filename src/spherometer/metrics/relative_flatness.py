@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -79,7 +80,7 @@ def _recorded(problem: Problem, state: State) -> Iterator[tuple[Evaluation, list
     """Each batch's outputs and what was done with the weights on the way."""
     for piece in problem.pieces():
         with torch.no_grad():
-            (outputs, targets), recorder = record(state.weights, lambda piece=piece: problem.outputs(state, piece))
+            (outputs, targets), recorder = record(state.weights, partial(problem.outputs, state, piece))
             part = problem.judge(outputs, targets, piece)
         yield part, recorder.uses
 

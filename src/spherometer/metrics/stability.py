@@ -30,7 +30,7 @@ def stability_threshold(
     """The sharpness beyond which gradient descent with this learning rate is unstable on a quadratic.
 
     2/lr for gradient descent and 2(1+β)/lr for heavy-ball momentum are exact; 2ρ_B/lr is the level up to which a step
-    of SGD surely lowers the expected loss (C-e15). `stability_threshold_of(optimizer)` reads all this from an optimiser.
+    of SGD surely lowers the expected loss (C-e15). `stability_threshold_of(optimizer)` reads it off an optimiser.
     """
     check_positive("lr", lr, "it is the learning rate")
     check_momentum(momentum)

@@ -54,9 +54,7 @@ def keskar_sharpness(bench: Bench, *, epsilon: float = 1e-3, steps: int = 20, re
 
 def _searched(bench: Bench, ball: Ball, steps: int, restarts: int, factor: float, note: str) -> Estimate:
     check_count("steps", steps, 1, "each is one gradient")
-    check_count(
-        "restarts", restarts, 1, "the spread between starts is the error: one random start beside the gradient's"
-    )
+    check_count("restarts", restarts, 1, "the spread between starts is the error, so two are needed")
     stream = bench.generator(f"ascent in {ball.norm}")
     found = largest_losses(bench.problem, ball, steps=steps, restarts=restarts, stream=stream)
     best, second = sorted([bench.loss, *found], reverse=True)[:2]

@@ -34,8 +34,7 @@ class SamplePool:
         parts = []
         for home in homes.unique().tolist():
             first = int(self._ends[home - 1]) if home else 0
-            rows = indices[homes == home] - first
-            parts.append(map_tensors(lambda tensor, rows=rows: tensor[rows.to(tensor.device)], self._batches[home]))
+            parts.append(_rows(self._batches[home], indices[homes == home] - first))
         return _joined(parts)
 
     def draw(self, size: int, generator: Generator, *, replacement: bool) -> Any:
@@ -47,6 +46,10 @@ class SamplePool:
     def cut(self, size: int) -> list[Any]:
         """All samples in order, in batches of `size`, the last one perhaps smaller."""
         return [self.batch(rows) for rows in torch.arange(len(self)).split(size)]
+
+
+def _rows(batch: Any, rows: Tensor) -> Any:
+    return map_tensors(lambda tensor: tensor[rows.to(tensor.device)], batch)
 
 
 def _joined(parts: list[Any]) -> Any:
