@@ -1,0 +1,103 @@
+"""The peers as their users call them, with a counter of products where they have one."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import numpy as np
+import torch
+from curvlinops import GGNLinearOperator, HessianLinearOperator, hutchpp_trace
+from pyhessian import hessian as pyhessian
+from scipy.sparse.linalg import LinearOperator, eigsh
+from torch import Tensor
+
+from benchmarks.contest import Outcome
+from benchmarks.networks import Setting
+
+
+def pyhessian_eigenvalues(setting: Setting, seed: int, num: int = 1) -> Outcome:
+    """Deflated power iteration with its defaults; the last of `num` eigenvalues is the one compared."""
+    torch.manual_seed(seed)
+    peer, count = _pyhessian(setting)
+    values, _ = peer.eigenvalues(top_n=num)
+    return Outcome(values[-1], count())
+
+
+def pyhessian_trace(setting: Setting, seed: int, num: int) -> tuple[list[float], int]:
+    """`num` probes of Hutchinson's estimator."""
+    torch.manual_seed(seed)
+    peer, count = _pyhessian(setting)
+    return peer.trace(maxIter=num, tol=0.0), count()
+
+
+def pyhessian_density(setting: Setting, seed: int, num_vectors: int, num_steps: int) -> Outcome:
+    """Stochastic Lanczos quadrature; its `torch.eig` is gone from torch and is lent one here."""
+    torch.manual_seed(seed)
+    peer, count = _pyhessian(setting)
+    original, torch.eig = getattr(torch, "eig", None), _eig
+    try:
+        nodes, weights = peer.density(iter=num_steps, n_v=num_vectors)
+    finally:
+        torch.eig = original
+    size = sum(p.numel() for p in setting.model.parameters())
+    trace = size * float(np.mean([np.dot(np.real(n), np.real(w)) for n, w in zip(nodes, weights, strict=True)]))
+    return Outcome(trace, count())
+
+
+def curvlinops_norm(setting: Setting, seed: int, *, kind: str) -> Outcome:
+    """Largest eigenvalue by ARPACK to a tolerance of 1e-3."""
+    counted = _Counted(_curvlinops(setting, kind).to_scipy())
+    start = np.random.default_rng(seed).standard_normal(counted.shape[0]).astype(np.float32)
+    return Outcome(float(eigsh(counted, k=1, which="LA", tol=1e-3, v0=start)[0][0]), counted.products)
+
+
+def curvlinops_trace(setting: Setting, seed: int, num: int) -> float:
+    """Hutch++ with `num` products."""
+    torch.manual_seed(seed)
+    return float(hutchpp_trace(_curvlinops(setting, "hessian"), num_matvecs=num))
+
+
+def _pyhessian(setting: Setting) -> tuple[pyhessian, object]:
+    import pyhessian.hessian as module
+
+    products = [0]
+    plain = module.hessian_vector_product
+
+    def counting(*arguments: object) -> object:
+        products[0] += 1
+        return plain(*arguments)
+
+    module.hessian_vector_product = counting
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        peer = pyhessian(copy.deepcopy(setting.model), setting.loss, data=(setting.inputs, setting.targets), cuda=False)
+
+    def count() -> int:
+        module.hessian_vector_product = plain
+        return products[0]
+
+    return peer, count
+
+
+def _curvlinops(setting: Setting, kind: str) -> HessianLinearOperator | GGNLinearOperator:
+    make = HessianLinearOperator if kind == "hessian" else GGNLinearOperator
+    model = copy.deepcopy(setting.model)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    data = [(setting.inputs, setting.targets)]
+    return make(model, setting.loss, parameters, data, check_deterministic=False)
+
+
+class _Counted(LinearOperator):
+    def __init__(self, inner: LinearOperator) -> None:
+        super().__init__(inner.dtype, inner.shape)
+        self.inner, self.products = inner, 0
+
+    def _matvec(self, vector: np.ndarray) -> np.ndarray:
+        self.products += 1
+        return self.inner @ vector
+
+
+def _eig(matrix: Tensor, eigenvectors: bool) -> tuple[Tensor, Tensor]:  # noqa: ARG001
+    values, vectors = torch.linalg.eigh(matrix)
+    return torch.stack([values, torch.zeros_like(values)], 1), vectors
