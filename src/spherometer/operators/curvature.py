@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -14,9 +14,10 @@ from spherometer.operators.convolution import FastConvolution
 from spherometer.operators.memory import saved_bytes
 from spherometer.operators.operator import Operator
 from spherometer.operators.support import derivative_error
-from spherometer.problems import Piece, Problem
+from spherometer.problems import NonFiniteError, Piece, Problem, State
 from spherometer.problems.batches import num_samples, tensors_of
 from spherometer.problems.modes import differentiating
+from spherometer.problems.problem import refuse_no_terms
 from spherometer.problems.weights import flatten, unflatten
 
 NUM_WEIGHED = 8  # samples whose graph is weighed to plan the memory
@@ -31,6 +32,12 @@ class Graph:
     gradient: Tensor
     product: Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
+    @classmethod
+    def flat(cls, count: float, weights: Sequence[Tensor]) -> Graph:
+        """A piece that no chosen weight has a say in, or without a single counted term."""
+        zeros = [torch.zeros_like(weight) for weight in weights]
+        return cls(count, flatten(zeros), lambda vector: zeros)  # noqa: ARG005
+
 
 class CurvatureOperator(Operator):
     """A symmetric P x P matrix that is a mean over the loss terms of a problem; a subclass writes `_build`.
@@ -40,16 +47,17 @@ class CurvatureOperator(Operator):
     A product costs about two gradients, linear in samples and parameters.
 
     Args:
-        at: a flat vector of weights to measure at, by default the model's own.
+        at: a flat vector of weights to measure at, or a state copied whole; by default the model's own weights.
     """
 
-    def __init__(self, problem: Problem, *, at: Tensor | None = None, **options: Any) -> None:
+    def __init__(self, problem: Problem, *, at: Tensor | State | None = None, **options: Any) -> None:
         size = problem.num_parameters
         super().__init__((size, size), problem.precision, problem.device)
         self.problem, self.state, self.options = problem, problem.state(at), options
         self._sample_bytes, self._piece_size = self._plan()
         self._kept: dict[int, Graph] = {}
         self._kept_bytes = 0.0
+        self._num_pieces: int | None = None  # known after the first pass
         self._gradient: Tensor | None = None
 
     @abstractmethod
@@ -59,27 +67,34 @@ class CurvatureOperator(Operator):
     def _apply(self, columns: Tensor) -> Tensor:
         total, result = 0.0, torch.zeros_like(columns)
         vectors = [unflatten(column.contiguous(), self.state.weights) for column in columns.T]
-        for graph in self._graphs():
+        for number, graph in self._graphs():
             for k, vector in enumerate(vectors):
-                result[:, k].add_(flatten(graph.product(vector)), alpha=graph.count)
+                with differentiating():
+                    product = flatten(graph.product(vector))
+                _refuse_non_finite(product, "product", number)
+                result[:, k].add_(product, alpha=graph.count)
             total += graph.count
+            del graph  # else it would live while the next is built
+        refuse_no_terms(total)
         return result / total
 
     def on(self, problem: Problem) -> Self:
         """The same kind of matrix, at the same weights, of a related problem."""
-        return type(self)(problem, at=self.state.vector, **self.options)
+        return type(self)(problem, at=self.state, **self.options)
 
-    def block(self, parameters: str | Sequence[str]) -> CurvatureOperator:
-        """The diagonal block of a layer or parameter pattern, at the model's present weights."""
-        return type(self)(self.problem.select(parameters), **self.options)
+    def block(self, parameters: str | Sequence[str]) -> Self:
+        """The diagonal block of a layer or parameter pattern, at the same weights."""
+        return self.on(self.problem.select(parameters))
 
     def gradient(self) -> Tensor:
         """The flat gradient of the loss, a by-product of the graphs."""
         if self._gradient is None:
             total, terms = torch.zeros(self.shape[0], dtype=self.dtype, device=self.device), 0.0
-            for graph in self._graphs():
+            for _, graph in self._graphs():
                 total.add_(graph.gradient, alpha=graph.count)
                 terms += graph.count
+                del graph
+            refuse_no_terms(terms)
             self._gradient = total / terms
         return self._gradient
 
@@ -99,18 +114,31 @@ class CurvatureOperator(Operator):
         ]
         return abs(float(forms[0] - forms[1]))
 
-    def _graphs(self) -> Any:
+    def _graphs(self) -> Iterator[tuple[int, Graph]]:
+        """The index of each piece's batch and its graph."""
+        number = -1
         for number, piece in enumerate(self.problem.pieces(self._piece_size)):
             graph = self._kept.get(number) or self._built(piece)
-            size = self._sample_bytes * (num_samples(piece.content) or 1)
-            if number not in self._kept and self._kept_bytes + size <= self.problem.memory:
-                self._kept[number] = graph
-                self._kept_bytes += size
-            yield graph
+            if number not in self._kept:
+                self._keep(number, piece, graph)
+            yield piece.index, graph
+            del graph
+        self._num_pieces = number + 1
+
+    def _keep(self, number: int, piece: Piece, graph: Graph) -> None:
+        """Keep a graph if the limit then still has room for building the next one, should there be a next one."""
+        gradients = 2 * graph.gradient.numel() * graph.gradient.element_size()  # in the graph, and as one vector
+        size = self._sample_bytes * (num_samples(piece.content) or 1) + gradients
+        is_last_missing = len(self._kept) + 1 == self._num_pieces
+        if self._kept_bytes + (1 if is_last_missing else 2) * size <= self.problem.memory:
+            self._kept[number] = graph
+            self._kept_bytes += size
 
     def _built(self, piece: Piece) -> Graph:
         with differentiating(), FastConvolution():
-            return self._build(piece)
+            graph = self._build(piece)
+        _refuse_non_finite(graph.gradient, "gradient", piece.index)
+        return graph
 
     def _try_product(self, piece: Piece) -> None:
         """Refuse, on a few samples, a model that cannot be differentiated often enough."""
@@ -131,3 +159,11 @@ class CurvatureOperator(Operator):
             weight = saved_bytes(lambda: self._built(piece), known) / (num_samples(piece.content) or 1)
             plans[type(self)] = (weight, max(1, int(self.problem.memory / (2 * weight))) if weight else None)
         return plans[type(self)]
+
+
+def _refuse_non_finite(vector: Tensor, what: str, index: int) -> None:
+    if not torch.isfinite(vector).all():
+        raise NonFiniteError(
+            f"the {what} is not finite on batch {index}: look for exploding weights, bad inputs, "
+            "or a function without a finite derivative there (a square root or norm at zero, say)"
+        )

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from spherometer.operators.curvature import CurvatureOperator, Graph
-from spherometer.operators.middle import drawn_score, exact_middle, likelihood_roots, num_vectors, scores_middle
+from spherometer.operators.middle import drawn_scores, exact_middle, likelihood_roots, num_vectors, scores_middle
 from spherometer.operators.recorder import Recorder, record
 from spherometer.operators.squares import Layer, layers_of
-from spherometer.problems import Evaluation, Likelihood, Piece, Problem, likelihood_of
-from spherometer.problems.losses import counted_terms
+from spherometer.problems import Evaluation, Likelihood, Piece, Problem, State, likelihood_of
+from spherometer.problems.losses import counted_terms, term_weights, terms_are_positions
 from spherometer.problems.modes import differentiating
 from spherometer.problems.weights import flatten
 
@@ -41,10 +41,14 @@ class OutputCurvature(CurvatureOperator):
         weights = self.state.weights
         part = self.problem.evaluate(self.state, piece)
         outputs = _single_tensor(part.outputs)
+        if not part.count or not outputs.requires_grad:
+            return Graph.flat(part.count, weights)
         slope = torch.autograd.grad(part.loss, outputs, retain_graph=True)[0]
         direction = torch.zeros_like(outputs, requires_grad=True)
         pulled = torch.autograd.grad(outputs, weights, direction, create_graph=True, materialize_grads=True)
         linked = [k for k, entry in enumerate(pulled) if entry.requires_grad]
+        if not linked:
+            return Graph.flat(part.count, weights)
         middle = self._middle(part, piece)
 
         def product(vector: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -84,6 +88,8 @@ class OutputCurvature(CurvatureOperator):
 
     def _accumulate(self, squares: Callable[[Layer, Tensor], Iterator[tuple[int, Tensor]]]) -> list[Tensor] | None:
         """Means over the data of a quadratic function of per-sample gradients, one for each chosen parameter."""
+        if not self._samples_come_first():
+            return None
         sums = [torch.zeros((), dtype=self.dtype, device=self.device) for _ in self.state.weights]
         terms = 0.0
         for piece in self.problem.pieces(self._piece_size):
@@ -103,6 +109,12 @@ class OutputCurvature(CurvatureOperator):
             terms += part.count
         return [total / terms for total in sums]
 
+    def _samples_come_first(self) -> bool:
+        """Whether every layer's first axis is one long for one sample: else it may match by chance (time first)."""
+        with differentiating():
+            (piece,) = self.problem.sample(1).pieces()
+            return self.problem.splittable and layers_of(record_evaluation(self, piece)[1]) is not None
+
     def _roots_of(self, part: Evaluation, piece: Piece) -> list[Tensor] | None:
         outputs = part.outputs
         terms_are_samples = isinstance(outputs, Tensor) and outputs.ndim == 2 and part.count % len(outputs) == 0
@@ -120,7 +132,7 @@ class GaussNewton(OutputCurvature):
 
     def _middle(self, part: Evaluation, piece: Piece) -> Callable[[Tensor], Tensor]:  # noqa: ARG002
         outputs = part.outputs.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(self.problem.loss(outputs, part.targets), outputs, create_graph=True)
+        (slope,) = torch.autograd.grad(self.problem.criterion(outputs, part.targets), outputs, create_graph=True)
         if not slope.requires_grad:
             return torch.zeros_like
         return lambda tangent: torch.autograd.grad(slope, outputs, tangent, retain_graph=True)[0]
@@ -141,7 +153,7 @@ class Fisher(OutputCurvature):
     """
 
     def __init__(
-        self, problem: Problem, *, samples: int | None = None, seed: int = 0, at: Tensor | None = None
+        self, problem: Problem, *, samples: int | None = None, seed: int = 0, at: Tensor | State | None = None
     ) -> None:
         if samples is not None and samples < 1:
             raise ValueError(f"expected samples=None (exact) or at least 1 label per sample, got {samples}")
@@ -151,7 +163,7 @@ class Fisher(OutputCurvature):
         likelihood = self._likelihood(part)
         if self.options["samples"] is None:
             return exact_middle(likelihood, part, counted_terms(self.problem.loss, part.outputs, part.targets))
-        return scores_middle(self._scores(part, piece), likelihood, part)
+        return scores_middle(self._scores(part, piece), part, positions=likelihood.family == "categorical")
 
     def _roots(self, part: Evaluation, piece: Piece) -> list[Tensor] | None:
         likelihood = self._likelihood(part)
@@ -168,24 +180,31 @@ class Fisher(OutputCurvature):
 
     def _scores(self, part: Evaluation, piece: Piece) -> list[Tensor]:
         number, seed = self.options["samples"], self.options["seed"]
-        generator = torch.Generator().manual_seed(hash((seed, piece.index, piece.start)) % 2**63)
+        generator = torch.Generator().manual_seed(hash((seed, piece.index)) % 2**63)
         likelihood = self._likelihood(part)
         counted = counted_terms(self.problem.loss, part.outputs, part.targets)
         scale = (part.count / num_vectors(likelihood, part) / number) ** 0.5 * (1 if counted is None else counted)
-        return [scale * drawn_score(likelihood, part.outputs, generator) for _ in range(number)]
+        scores = drawn_scores(likelihood, part.outputs, number, skipped=piece.start, generator=generator)
+        return [scale * score for score in scores]
 
 
 class EmpiricalFisher(OutputCurvature):
     """E = ⟨g g'⟩ over the gradients g of the single loss terms at the true labels; tr E − ‖⟨g⟩‖² is their variance."""
 
     def _middle(self, part: Evaluation, piece: Piece) -> Callable[[Tensor], Tensor]:
-        return scores_middle(self._roots(part, piece), likelihood_of(self.problem.loss, part.outputs), part)
+        positions = terms_are_positions(self.problem.loss, part.outputs)
+        return scores_middle(self._roots(part, piece), part, positions=positions)
 
     def _roots(self, part: Evaluation, piece: Piece) -> list[Tensor]:  # noqa: ARG002
-        outputs = part.outputs.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(self.problem.loss(outputs, part.targets), outputs)
-        likelihood = likelihood_of(self.problem.loss, outputs)
-        return [slope * (part.count * num_vectors(likelihood, part)) ** 0.5]
+        loss, outputs = self.problem.loss, part.outputs.detach().requires_grad_()
+        if not part.count:
+            return [torch.zeros_like(outputs)]
+        (slope,) = torch.autograd.grad(self.problem.criterion(outputs, part.targets), outputs)
+        if not terms_are_positions(loss, outputs):
+            return [slope * (part.count * len(outputs)) ** 0.5]
+        weights = term_weights(loss, outputs, part.targets)  # a term of class weight w stands for w equal ones
+        scale = 1.0 if weights is None else torch.where(weights > 0, weights, torch.inf).rsqrt()
+        return [slope * part.count * scale]
 
 
 def record_evaluation(operator: CurvatureOperator, piece: Piece) -> tuple[Evaluation, Recorder]:

@@ -28,6 +28,8 @@ class Hessian(CurvatureOperator):
     def _build(self, piece: Piece) -> Graph:
         weights = self.state.weights
         part = self.problem.evaluate(self.state, piece)
+        if not part.count or not part.loss.requires_grad:
+            return Graph.flat(part.count, weights)
         gradient = torch.autograd.grad(part.loss, weights, create_graph=True, materialize_grads=True)
         curved = [k for k, entry in enumerate(gradient) if entry.requires_grad]
 
@@ -59,4 +61,4 @@ class Hessian(CurvatureOperator):
             return record_evaluation(self, piece)[1].piecewise_linear
 
     def _gauss_newton(self) -> GaussNewton:
-        return GaussNewton(self.problem, at=self.state.vector)
+        return GaussNewton(self.problem, at=self.state)

@@ -5,7 +5,7 @@ Everything is scaled so that the mean of a piece is the sum over its terms divid
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Generator, Tensor
@@ -32,10 +32,9 @@ def exact_middle(likelihood: Likelihood, part: Evaluation, counted: Tensor | Non
     return product
 
 
-def scores_middle(scores: list[Tensor], likelihood: Likelihood | None, part: Evaluation) -> Callable[[Tensor], Tensor]:
-    """M = Σ s s' for each term."""
-    categorical = likelihood is not None and likelihood.family == "categorical"
-    axes = (1,) if categorical else tuple(range(1, part.outputs.ndim))
+def scores_middle(scores: list[Tensor], part: Evaluation, *, positions: bool) -> Callable[[Tensor], Tensor]:
+    """M = Σ s s' for each term; a term is a position of the outputs or a whole sample."""
+    axes = (1,) if positions else tuple(range(1, part.outputs.ndim))
 
     def product(tangent: Tensor) -> Tensor:
         return sum(s * (s * tangent).sum(axes, keepdim=True) for s in scores) / part.count  # type: ignore[return-value]
@@ -58,14 +57,30 @@ def likelihood_roots(likelihood: Likelihood, part: Evaluation) -> list[Tensor] |
 
 def drawn_score(likelihood: Likelihood, outputs: Tensor, generator: Generator) -> Tensor:
     """The slope of −log p(ŷ) in the outputs for one label per term drawn from the model."""
+    return next(drawn_scores(likelihood, outputs, 1, skipped=0, generator=generator))
+
+
+def drawn_scores(
+    likelihood: Likelihood, outputs: Tensor, num: int, *, skipped: int, generator: Generator
+) -> Iterator[Tensor]:
+    """`num` slopes of −log p(ŷ) in the outputs, each for labels ŷ drawn from the model.
+
+    A sample's labels do not depend on how its batch was cut: numbers are drawn, and thrown away, for the `skipped`
+    samples before it too.
+    """
     outputs = outputs.detach()
-    if likelihood.family == "gaussian":
-        noise = torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype)
-        return noise.to(outputs.device) * likelihood.precision**0.5
-    chances = outputs.softmax(1).movedim(1, -1)
-    drawn = torch.multinomial(chances.reshape(-1, chances.shape[-1]).cpu(), 1, generator=generator)
-    label = torch.zeros_like(chances).view(-1, chances.shape[-1]).scatter_(1, drawn.to(outputs.device), 1)
-    return (chances - label.view_as(chances)).movedim(-1, 1)
+    categorical = likelihood.family == "categorical"
+    each = outputs[0, 0].numel() if categorical else outputs[0].numel()
+    numbers = torch.rand(skipped + len(outputs), num, each, generator=generator, dtype=torch.float64)[skipped:]
+    for number in numbers.to(outputs.device).unbind(1):
+        if not categorical:
+            noise = torch.special.ndtri(number.clamp(1e-16, 1 - 1e-16)).view_as(outputs)
+            yield noise.to(outputs.dtype) * likelihood.precision**0.5
+            continue
+        chances = outputs.softmax(1)
+        level = number.view(len(outputs), 1, *outputs.shape[2:])
+        label = (chances.double().cumsum(1) < level).sum(1, keepdim=True).clamp_max(outputs.shape[1] - 1)
+        yield chances - torch.zeros_like(chances).scatter_(1, label, 1)
 
 
 def _sums_to_one(targets: Tensor) -> bool:

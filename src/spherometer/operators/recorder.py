@@ -36,12 +36,13 @@ PRODUCTS = set(
 )
 # In these the output is linear or piecewise linear in all tensors together.
 PIECEWISE_LINEAR = set(
-    "relu relu_ leaky_relu threshold hardtanh relu6 max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d "
-    "adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d "
-    "boolean_dispatch flatten unflatten reshape view view_as permute transpose t contiguous squeeze unsqueeze cat "
-    "concat stack chunk split add add_ sub sub_ __add__ __radd__ __iadd__ __sub__ __rsub__ __isub__ neg __neg__ mean sum pad "
-    "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout __getitem__ embedding interpolate "
-    "clone detach to type float double size dim numel __len__ __get__ is_floating_point stride".split()
+    "relu relu_ leaky_relu threshold hardtanh relu6 max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d "
+    "avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d "
+    "adaptive_max_pool3d boolean_dispatch flatten unflatten reshape view view_as permute transpose t contiguous "
+    "squeeze unsqueeze cat concat stack chunk split add add_ sub sub_ __add__ __radd__ __iadd__ __sub__ __rsub__ "
+    "__isub__ neg __neg__ mean sum pad dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout "
+    "__getitem__ embedding interpolate clone detach to type float double size dim numel __len__ __get__ "
+    "is_floating_point stride".split()
 )
 
 
@@ -68,6 +69,7 @@ class Recorder(TorchFunctionMode):
     weights: Sequence[Tensor]
     uses: list[Use] = field(default_factory=list)
     unknown: set[str] = field(default_factory=set)
+    results: list[Tensor] = field(default_factory=list)  # the tensors that came out in the end
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -115,7 +117,8 @@ def record(weights: Sequence[Tensor], run: Callable[[], Any]) -> tuple[Any, Reco
     recorder = Recorder(weights)
     with recorder:
         result = run()
-    recorder.unknown.update(_written_by_hand(tensors_of(result)))
+    recorder.results.extend(tensors_of(result))
+    recorder.unknown.update(_written_by_hand(recorder.results))
     return result, recorder
 
 

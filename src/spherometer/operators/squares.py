@@ -130,38 +130,60 @@ class ScaleLayer(Layer):
 class TableLayer(Layer):
     """An embedding: the gradient of row r is the sum over the places where r was looked up."""
 
-    def __init__(self, use: Use, weight: int, rows: Tensor, num_rows: int) -> None:
+    def __init__(self, use: Use, weight: int, rows: Tensor, num_rows: int, padding: int) -> None:
         super().__init__(use, weight, None)
         self._rows, self._num_rows = rows.flatten(1), num_rows
+        self._learns = self._rows != padding  # the padding row has no gradient
 
     def _weight_norms(self, gradient: Tensor) -> Tensor:
-        places = gradient.reshape(*self._rows.shape, -1)
+        places = self._places(gradient)
         same = self._rows[:, :, None] == self._rows[:, None, :]
         return (torch.einsum("ntd,nsd->nts", places, places) * same).sum((1, 2))
 
     def _weight_squares(self, gradient: Tensor) -> Tensor:
-        places = gradient.reshape(*self._rows.shape, -1)
+        places = self._places(gradient)
         total = places.new_zeros(self._num_rows, places.shape[-1])
         for rows, place in zip(self._rows, places, strict=True):
             total += torch.zeros_like(total).index_add_(0, rows, place).square()
         return total.reshape(-1)
 
     def _weight_gram(self, gradients: Tensor) -> Tensor:
-        places = gradients.transpose(0, 1).reshape(len(self._rows), len(gradients), self._rows.shape[1], -1).double()
+        places = torch.stack([self._places(gradient) for gradient in gradients], 1).double()
         same = (self._rows[:, :, None] == self._rows[:, None, :]).double()
         return torch.einsum("nctd,nts,nksd->nck", places, same, places)
+
+    def _places(self, gradient: Tensor) -> Tensor:  # (n, T, d)
+        return gradient.reshape(*self._rows.shape, -1) * self._learns[:, :, None]
 
     def _bias_gradients(self, gradient: Tensor) -> Tensor:
         raise AssertionError(f"an embedding has no bias, got a gradient of shape {tuple(gradient.shape)}")
 
 
 def layers_of(recorder: Recorder) -> list[Layer] | None:
-    """The recorded uses as layers, or None when a parameter is shared or used in a way without a closed form."""
+    """The recorded uses as layers, or None when a parameter is shared or used in a way without a closed form.
+
+    Every layer must see the samples along its first axis, and no parameter may reach the outputs by another way.
+    """
     used = [k for use in recorder.uses for k in use.parameters]
-    if len(used) != len(set(used)):
+    outputs = recorder.results[0]
+    if len(used) != len(set(used)) or any(len(use.output) != len(outputs) for use in recorder.uses):
         return None
     layers = [as_layer(use, recorder) for use in recorder.uses]
-    return None if any(layer is None for layer in layers) else layers  # type: ignore[return-value]
+    if any(
+        layer is None or {layer.weight, layer.bias} - {None} != set(use.parameters)
+        for layer, use in zip(layers, recorder.uses, strict=True)
+    ):
+        return None
+    return None if _depends(outputs, recorder.weights, without=set(used)) else layers  # type: ignore[return-value]
+
+
+def _depends(outputs: Tensor, weights: Sequence[Tensor], *, without: set[int]) -> bool:
+    """Whether the outputs depend on any other of the weights."""
+    others = [weight for k, weight in enumerate(weights) if k not in without]
+    if not others or not outputs.requires_grad:
+        return False
+    gradients = torch.autograd.grad(outputs.sum(), others, retain_graph=True, allow_unused=True)
+    return any(gradient is not None for gradient in gradients)
 
 
 def as_layer(use: Use, recorder: Recorder) -> Layer | None:
@@ -225,11 +247,12 @@ def _normalisation(use: Use, recorder: Recorder) -> Layer | None:
 
 
 def _embedding(use: Use, recorder: Recorder) -> Layer | None:
-    rows, table = use.arguments[:2]
+    bound = inspect.signature(functional.embedding).bind(*use.arguments, **use.options).arguments
+    rows, table, padding = bound["input"], bound["weight"], bound.get("padding_idx")
     index = recorder.index(table)
-    if index is None or rows.ndim < 2:
+    if index is None or rows.ndim < 2 or bound.get("max_norm") is not None or bound.get("scale_grad_by_freq"):
         return None
-    return TableLayer(use, index, rows, len(table))
+    return TableLayer(use, index, rows, len(table), -1 if padding is None else padding % len(table))
 
 
 def _bound(use: Use, names: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from spherometer.problems import Piece, Problem, State
+from spherometer.problems.batches import map_tensors, tensors_of
 from spherometer.problems.modes import differentiating
 
 
@@ -27,11 +28,12 @@ def derivative_error(problem: Problem, state: State, piece: Piece, error: Runtim
 
 
 def _first_culprit(problem: Problem, state: State, piece: Piece) -> str | None:
+    """The innermost module that fails: a module's hook is called after those of the modules inside it."""
     failing: list[str] = []
+    busy: list[nn.Module] = []
     handles = []
     for name, module in problem.model.named_modules():
-        if not any(True for _ in module.children()):
-            handles.append(module.register_forward_hook(_Trial(name, failing)))
+        handles.append(module.register_forward_hook(_Trial(name, failing, busy), with_kwargs=True))
     try:
         with torch.no_grad():
             problem.evaluate(state, piece)
@@ -44,30 +46,26 @@ def _first_culprit(problem: Problem, state: State, piece: Piece) -> str | None:
 class _Trial:
     """Differentiates one module twice on the inputs it is called with, and notes its name when that fails."""
 
-    def __init__(self, name: str, failing: list[str]) -> None:
-        self.name, self.failing, self.active = name, failing, False
+    def __init__(self, name: str, failing: list[str], busy: list[nn.Module]) -> None:
+        self.name, self.failing, self.busy = name, failing, busy
 
-    def __call__(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG002
-        if self.active or self.failing:
+    def __call__(self, module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Any) -> None:  # noqa: ARG002
+        if self.busy or self.failing:
             return
-        self.active = True
+        self.busy.append(module)
         try:
-            self._differentiate_twice(module, inputs)
+            self._differentiate_twice(module, inputs, options)
         except RuntimeError:
-            self.failing.append(f"{self.name!r} ({type(module).__name__})")
+            self.failing.append(f"{self.name!r} ({type(module).__name__})" if self.name else type(module).__name__)
         finally:
-            self.active = False
+            self.busy.clear()
 
-    def _differentiate_twice(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def _differentiate_twice(self, module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
         with differentiating():
-            leaves = [
-                x.detach().clone().requires_grad_() if isinstance(x, Tensor) and x.is_floating_point() else x
-                for x in inputs
-            ]
-            result = module(*leaves)
+            given, named = map_tensors(_leaf, inputs), map_tensors(_leaf, options)
+            leaves, result = tensors_of((given, named)), module(*given, **named)
             outputs = [y for y in (result if isinstance(result, tuple) else (result,)) if isinstance(y, Tensor)]
-            wanted = [x for x in leaves if isinstance(x, Tensor) and x.requires_grad] + list(module.parameters())
-            wanted = [x for x in wanted if x.requires_grad]
+            wanted = [x for x in (*leaves, *module.parameters()) if x.requires_grad]
             total = sum(y.square().sum() for y in outputs if y.requires_grad)
             if not wanted or not isinstance(total, Tensor):
                 return
@@ -75,3 +73,7 @@ class _Trial:
             again = sum(g.square().sum() for g in first if g is not None and g.requires_grad)
             if isinstance(again, Tensor):
                 torch.autograd.grad(again, wanted, allow_unused=True)
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone().requires_grad_() if tensor.is_floating_point() else tensor

@@ -74,6 +74,12 @@ def tensors_of(content: Any) -> list[Tensor]:
     return found
 
 
+def replay(batches: Iterable[Any]) -> Iterator[Any]:
+    """A new pass over the batches; a DataLoader draws a number for its workers, which is given back."""
+    with torch.random.fork_rng(devices=[]):
+        return iter(batches)
+
+
 def num_samples(content: Any) -> int | None:
     """How many samples a batch holds along the first axis its tensors share, or None when they share none."""
     sizes = {len(tensor) if tensor.ndim else -1 for tensor in tensors_of(content)}
@@ -89,11 +95,18 @@ def placed(content: Any, device: torch.device, dtype: torch.dtype) -> Any:
     """The batch on a device, its floating-point tensors in `dtype`."""
 
     def place(tensor: Tensor) -> Tensor:
-        return tensor.to(device, dtype if tensor.is_floating_point() else None)
+        there = tensor.to(device, dtype if tensor.is_floating_point() else None)
+        return there.clone() if there.is_inference() else there  # an inference tensor cannot be part of a graph
 
-    return map_tensors(place, content)
+    with torch.inference_mode(False):
+        return map_tensors(place, content)
 
 
 def fingerprint(content: Any) -> tuple[Any, ...]:
-    """A cheap number that changes when a batch changes."""
-    return tuple((tuple(tensor.shape), tensor.double().sum().item()) for tensor in tensors_of(content))
+    """A cheap number that changes when a batch, or the order in it, changes."""
+    return tuple((tuple(tensor.shape), _mark(tensor)) for tensor in tensors_of(content))
+
+
+def _mark(tensor: Tensor) -> float:
+    entries = tensor.detach().reshape(-1).double().nan_to_num()  # NaN differs from itself, and is not a change
+    return float(entries @ torch.linspace(1, 2, len(entries), dtype=torch.float64, device=entries.device))

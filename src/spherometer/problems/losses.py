@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from spherometer.problems.batches import placed
 
 Loss = Callable[[Any, Any], Tensor]
 Count = Callable[[Any, Any], float]
@@ -63,6 +66,33 @@ def likelihood_of(loss: Loss, outputs: Tensor) -> Likelihood | None:
     return None
 
 
+def terms_are_positions(loss: Loss, outputs: Tensor) -> bool:
+    """Whether each position of the outputs (n, C, ...) is a loss term of its own (cross-entropy); else a sample is."""
+    return _recognise(loss)[0] in ("cross_entropy", "nll_loss") and outputs.ndim > 1
+
+
+def term_weights(loss: Loss, outputs: Tensor, targets: Any) -> Tensor | None:
+    """The class weight of each term, shaped like one class of the outputs; None: all count alike."""
+    weight = _recognise(loss)[1].get("weight")
+    if weight is None or not terms_are_positions(loss, outputs) or targets.is_floating_point():
+        return None
+    counted = targets != _recognise(loss)[1].get("ignore_index", -100)
+    return (weight.to(outputs)[targets * counted] * counted).unsqueeze(1)
+
+
+def on_device(loss: Loss, device: torch.device, dtype: torch.dtype) -> Loss:
+    """The loss with its own tensors (class weights, say) where the outputs are."""
+
+    def misplaced(tensor: Tensor) -> bool:
+        return tensor.device != device or (tensor.is_floating_point() and tensor.dtype != dtype)
+
+    if isinstance(loss, nn.Module) and any(map(misplaced, (*loss.buffers(), *loss.parameters()))):
+        return copy.deepcopy(loss).to(device, dtype)
+    if isinstance(loss, partial) and any(isinstance(x, Tensor) and misplaced(x) for x in loss.keywords.values()):
+        return partial(loss.func, *loss.args, **placed(loss.keywords, device, dtype))
+    return loss
+
+
 def counted_terms(loss: Loss, outputs: Tensor, targets: Any) -> Tensor | None:
     """Which terms a categorical loss counts (those not ignored), shaped like one class of the outputs; None: all."""
     ignored = _recognise(loss)[1].get("ignore_index", -100)
@@ -101,8 +131,13 @@ def count_terms(loss: Loss, outputs: Any, targets: Any) -> float:
 
 
 def check_targets(loss: Loss, outputs: Any, targets: Any) -> None:
-    """Refuse class numbers that the outputs do not have, before torch does it less clearly."""
+    """Refuse class numbers that the outputs do not have, and targets that would be broadcast."""
     name, options = _recognise(loss)
+    if name == "mse_loss" and isinstance(targets, Tensor) and targets.shape != outputs.shape:
+        raise ValueError(
+            f"the squared error expected targets of the outputs' shape {tuple(outputs.shape)}, got "
+            f"{tuple(targets.shape)}: torch would broadcast them against each other; reshape one of the two"
+        )
     if name in ("cross_entropy", "nll_loss") and isinstance(targets, Tensor) and not targets.is_floating_point():
         classes = outputs.shape[1 if outputs.ndim > 1 else 0]
         _refuse_bad_classes(targets[targets != options.get("ignore_index", -100)], classes)

@@ -42,8 +42,14 @@ def measuring_mode(
 
 @contextmanager
 def differentiating() -> Iterator[None]:
-    """Gradients on, whatever the caller's loop has switched off (callbacks often run without them)."""
-    with torch.inference_mode(False), torch.enable_grad():
+    """Gradients on and autocast off, whatever the caller's loop has set (callbacks often run without gradients).
+
+    Products are backward passes, and these too would follow an autocast that is still on.
+    """
+    with torch.inference_mode(False), torch.enable_grad(), ExitStack() as stack:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
         yield
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
-from spherometer.problems.batches import as_batches, fingerprint, num_samples, placed, take
+from spherometer.problems.batches import as_batches, fingerprint, num_samples, placed, replay, take
 from spherometer.problems.losses import (
     Count,
     Loss,
@@ -20,6 +20,7 @@ from spherometer.problems.losses import (
     check_reduction,
     check_targets,
     count_terms,
+    on_device,
 )
 from spherometer.problems.modes import BatchNorm, differentiating, measuring_mode
 from spherometer.problems.weights import flatten, selected_names, unflatten
@@ -54,8 +55,14 @@ class Evaluation:
 class State:
     """The point in weight space a measurement is made at: a copy, so that training may go on beside it."""
 
+    names: tuple[str, ...]
     weights: tuple[Tensor, ...]
     fixed: dict[str, Tensor]
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Every weight and buffer of the model by name."""
+        return dict(zip(self.names, self.weights, strict=True)) | self.fixed
 
     @property
     def vector(self) -> Tensor:
@@ -146,6 +153,11 @@ class Problem:
         return self.dtype or self.model.get_parameter(self.names[0]).dtype
 
     @cached_property
+    def criterion(self) -> Loss:
+        """The loss with its own tensors in the problem's device and dtype."""
+        return on_device(self.loss, self.device, self.precision)
+
+    @cached_property
     def splittable(self) -> bool:
         """Whether a batch may be cut into pieces without changing the mean: its samples do not see each other."""
         mixes = self.batchnorm == "train" and any(isinstance(m, _NormBase) for m in self.model.modules())
@@ -165,28 +177,30 @@ class Problem:
 
     def sample(self, num: int) -> Problem:
         """The same problem on the first `num` samples of the first batch, for cheap trials."""
-        first = next(iter(self.batches))
+        first = next(replay(self.batches))
         size = num_samples(first)
         content = first if size is None else take(first, 0, min(num, size))
         return self.restricted([content])
 
-    def state(self, at: Tensor | None = None) -> State:
+    def state(self, at: Tensor | State | None = None) -> State:
         """A copy of the model's weights and buffers, the chosen ones ready to be differentiated.
 
         Args:
-            at: a flat vector to use in the place of the model's own weights.
+            at: a flat vector to use in the place of the model's chosen weights, or a state that is copied whole.
         """
         with differentiating():
-            tensors = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+            live = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+            tensors = at.tensors if isinstance(at, State) else live
             copies = {name: self._copied(tensor) for name, tensor in tensors.items()}
             chosen = [copies.pop(name) for name in self.names]
-            if at is not None:
+            if isinstance(at, Tensor):
+                self._refuse_bad_vector(at)
                 chosen = unflatten(at.detach().to(self.device, self.precision).clone(), chosen)
-            return State(tuple(weight.requires_grad_() for weight in chosen), copies)
+            return State(self.names, tuple(weight.requires_grad_() for weight in chosen), copies)
 
     def pieces(self, size: int | None = None) -> Iterator[Piece]:
         """Every batch in order, cut into pieces of at most `size` samples where that changes nothing."""
-        for index, content in enumerate(self.batches):
+        for index, content in enumerate(replay(self.batches)):
             self._refuse_changed(index, content)
             whole = placed(content, self.device, self.precision)
             total = num_samples(whole) if self.splittable else None
@@ -198,9 +212,9 @@ class Problem:
 
     def outputs(self, state: State, piece: Piece) -> tuple[Any, Any]:
         """Outputs and targets of one piece, as a differentiable function of `state.weights`."""
-        tensors = dict(zip(self.names, state.weights, strict=True)) | {
-            name: tensor.clone() if self.batchnorm == "train" else tensor for name, tensor in state.fixed.items()
-        }
+        tensors = state.tensors
+        if self.batchnorm == "train" or self.dropout is not None:  # modules in training mode write into their buffers
+            tensors |= {name: tensor.clone() for name, tensor in state.fixed.items()}
         network = _Network(self.model, self.forward or _forward_pair)
         renamed = {f"model.{name}": tensor for name, tensor in tensors.items()}
         with self._mode(piece.index):
@@ -214,7 +228,8 @@ class Problem:
         """Mean loss and number of terms of the outputs of one piece."""
         check_targets(self.loss, outputs, targets)
         count = float((self.count or partial(count_terms, self.loss))(outputs, targets))
-        loss = self.loss(outputs, targets) if count else 0 * outputs.sum()
+        with torch.autocast(self.device.type, enabled=False):
+            loss = self.criterion(outputs, targets) if count else 0 * outputs.sum()
         _refuse_bad_loss(loss, piece.index)
         return Evaluation(loss, count, outputs, targets)
 
@@ -224,8 +239,7 @@ class Problem:
         state = self.state()
         with torch.no_grad():
             total = sum(self.evaluate(state, piece).count for piece in self.pieces())
-        if not total > 0:
-            raise ValueError(f"expected data with at least one loss term, got {total:g}")
+        refuse_no_terms(total)
         return total
 
     def loss_at(self, vector: Tensor | None = None) -> float:
@@ -233,7 +247,9 @@ class Problem:
         state = self.state(vector)
         with torch.no_grad():
             parts = [self.evaluate(state, piece) for piece in self.pieces()]
-            return sum(float(part.loss) * part.count for part in parts) / sum(part.count for part in parts)
+        terms = sum(part.count for part in parts)
+        refuse_no_terms(terms)
+        return sum(float(part.loss) * part.count for part in parts) / terms
 
     def gradient_at(self, vector: Tensor | None = None) -> Tensor:
         """The flat gradient of the loss at a flat vector of weights, by default at the model's own."""
@@ -246,6 +262,7 @@ class Problem:
                 gradient = torch.autograd.grad(part.loss, state.weights, materialize_grads=True)
             total += part.count * flatten(gradient)
             terms += part.count
+        refuse_no_terms(terms)
         return total / terms
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
@@ -263,7 +280,7 @@ class Problem:
 
     def _halves_agree(self) -> bool:
         """Whether the loss of a few samples is the mean over their halves; a contrastive loss, say, is not."""
-        whole = next(iter(self.batches))
+        whole = next(replay(self.batches))
         size = min(8, num_samples(whole) or 0)
         if size < 2:
             return False
@@ -274,7 +291,8 @@ class Problem:
             ]
         together, *halves = parts
         mean = sum(float(half.loss) * half.count for half in halves)
-        return abs(mean - float(together.loss) * together.count) <= 1e-3 * abs(mean) and (
+        rounding = torch.finfo(self.precision).eps ** 0.75  # 6e-6 in float32, 2e-12 in float64
+        return abs(mean - float(together.loss) * together.count) <= rounding * abs(mean) and (
             sum(half.count for half in halves) == together.count
         )
 
@@ -301,9 +319,11 @@ class Problem:
         for name, tensor in self.model.named_parameters():
             if not torch.isfinite(tensor).all():
                 raise NonFiniteError(f"parameter {name!r} holds values that are not finite: nothing can be measured")
-        first = next(iter(self.batches), None)
+        first = next(replay(self.batches), None)
         if first is None:
             raise ValueError("expected data with at least one batch, got none")
+        self._refuse_changed(0, first)
+        self._refuse_changed(0, first if isinstance(self.batches, list) else next(iter(self.batches)))
         size = num_samples(first)
         trial = Piece(0, placed(first if size is None else take(first, 0, 8), self.device, self.precision))
         state = self.state()
@@ -318,7 +338,18 @@ class Problem:
                     f"{float(twice.loss):.9g}: the model draws random numbers even in eval mode; "
                     "switch that off, or replay it with Problem(..., dropout=seed)"
                 )
-            check_is_mean(self.loss, once.outputs, once.targets)
+            check_is_mean(self.criterion, once.outputs, once.targets)
+        with differentiating():
+            if not self.evaluate(state, trial).loss.requires_grad:
+                raise ValueError(
+                    f"the loss does not depend on the chosen parameters ({', '.join(self.names[:3])}, ...): "
+                    "look for detach() or no_grad() in the model, or choose parameters that it uses"
+                )
+
+    def _refuse_bad_vector(self, vector: Tensor) -> None:
+        if tuple(vector.shape) != (self.num_parameters,):
+            expected = f"expected a flat vector of {self.num_parameters} weights"
+            raise ValueError(f"{expected}, got shape {tuple(vector.shape)}")
 
 
 class _Network(nn.Module):
@@ -343,6 +374,12 @@ def _forward_pair(model: nn.Module, batch: Any) -> tuple[Any, Any]:
     if isinstance(inputs, Mapping):
         return model(**inputs), targets
     return (model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)), targets
+
+
+def refuse_no_terms(terms: float) -> None:
+    """Refuse data without a single loss term: a mean over nothing."""
+    if not terms > 0:
+        raise ValueError(f"expected data with at least one loss term, got {terms:g}: are all targets ignored?")
 
 
 def _refuse_bad_loss(loss: Any, index: int) -> None:
