@@ -17,11 +17,11 @@ from torch.autograd.graph import GradientEdge, Node
 
 from spherometer.operators.forward import Call, Forward, is_linear_map, refuse_mixing
 from spherometer.operators.squares import Layer, as_layer, layers_of, row_gram
-from spherometer.problems import Problem, State
-from spherometer.problems.batches import num_samples
+from spherometer.problems import Problem
 from spherometer.problems.modes import differentiating
 
 PLACES = frozenset({"input", "input_columns", "layer_inputs", "layers", "weights", "weight_gram"})
+MANY_OUTPUTS = 32  # beyond this, Lanczos runs side by side bring spectral norms sooner than C backward passes
 MAX_BYTES = 5e8  # of the rows of one chunk: larger ones are no faster, and go back to the system after each use
 
 __all__ = ["PLACES", "LayerSensitivity", "Sensitivity", "is_linear_map", "sensitivity"]
@@ -62,12 +62,16 @@ def sensitivity(problem: Problem, places: frozenset[str] = PLACES, *, at: Tensor
 
     Args:
         places: which of "input", "input_columns" (norms of its columns), "layer_inputs", "layers" (their weight
-            gradients too), "weights" (norms only) and "weight_gram" are wanted.
+            gradients too), "weights" (norms only) and "weight_gram" are wanted. "input_norms" and "layer_norms" stand
+            for "input" and "layer_inputs" where these are the quickest way to the largest singular values, and for
+            nothing where `many_outputs` is.
     """
     refuse_mixing(problem)
     state = problem.state(at)
     with differentiating():
-        size = _chunk_size(problem, state, places)
+        trial = Forward(problem, state, next(problem.sample(1).pieces()))
+        places = _resolved(trial, places)
+        size = _chunk_size(_Pass(trial, places), problem)
         return _joined([_Pass(Forward(problem, state, piece), places).run() for piece in problem.pieces(size)])
 
 
@@ -153,7 +157,7 @@ def _gram(rows: Tensor) -> Tensor:  # (C, n, ...) -> (n, C, C)
 
 
 def _columns(rows: Tensor) -> Tensor:  # (C, n, ...) -> (n, ...)
-    return sum(row.double().square() for row in rows)  # type: ignore[return-value]
+    return torch.stack([row.double().square() for row in rows]).sum(0)
 
 
 def _norms(layers: Sequence[Layer], rows: dict[Key, Tensor], *, weight_only: bool = False) -> Tensor:
@@ -168,15 +172,24 @@ def _norms(layers: Sequence[Layer], rows: dict[Key, Tensor], *, weight_only: boo
     return torch.stack(parts).sum(0)
 
 
-def _chunk_size(problem: Problem, state: State, places: frozenset[str]) -> int | None:
+def _resolved(trial: Forward, places: frozenset[str]) -> frozenset[str]:
+    """The places at which rows are worth their while; a layer costs a Lanczos run of its own, C passes serve them all."""
+    num_outputs, num_layers = trial.outputs.shape[1], len(trial.calls)
+    resolved = set(places)
+    if "input_norms" in places and num_outputs <= MANY_OUTPUTS:
+        resolved.add("input")
+    if "layer_norms" in places and num_outputs <= MANY_OUTPUTS * max(1, num_layers) / 2:
+        resolved.add("layer_inputs")
+    return frozenset(resolved)
+
+
+def _chunk_size(trial: _Pass, problem: Problem) -> int | None:
     """How many samples a chunk may hold so that all its rows, and their Gram matrices, stay within the memory limit."""
-    piece = next(problem.sample(1).pieces())
-    trial = _Pass(Forward(problem, state, piece), places)
     if not trial.reached:
         return None
     outputs = trial.forward.outputs
     row = torch.autograd.grad(outputs[:, 0].sum(), list(trial.reached.values()), materialize_grads=True)
-    entries = outputs.shape[1] * sum(gradient.numel() for gradient in row) / (num_samples(piece.content) or 1)
+    entries = outputs.shape[1] * sum(gradient.numel() for gradient in row) / len(outputs)
     bytes_of_one = entries * torch.finfo(problem.precision).bits / 8
     return max(1, int(min(MAX_BYTES, problem.memory / 4) / bytes_of_one))
 
