@@ -1,0 +1,184 @@
+"""The derivative of all outputs of all samples in the weights, as a matrix known by its action both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spherometer.operators.convolution import FastConvolution
+from spherometer.operators.memory import saved_bytes
+from spherometer.operators.operator import Operator
+from spherometer.problems import Evaluation, Piece, Problem
+from spherometer.problems.batches import num_samples, tensors_of
+from spherometer.problems.modes import differentiating
+from spherometer.problems.weights import flatten, unflatten
+
+NUM_WEIGHED = 8  # samples whose graph is weighed to plan the memory
+
+
+@dataclass
+class _Graph:
+    """The outputs of a piece, and J'u as a function of u, whose derivative is J."""
+
+    outputs: Tensor
+    direction: Tensor | None = None
+    pulled: tuple[Tensor, ...] = ()
+
+
+class OutputJacobian(Operator):
+    """J = ∂z/∂θ over all data: N·C rows, sample after sample, each with its C outputs (C Def 3.1, A Eq 2).
+
+    `J @ v` is the change of every output along v, `J.pull(u)` is J'u. Here the Jacobian of a sample is C x P; paper C
+    writes its transpose. Batch norm in train mode is allowed: samples of one batch then react to each other.
+    Cost: J'u one backward pass, Jv one backward pass through a backward pass.
+
+    Args:
+        at: a flat vector of weights to measure at, by default the model's own.
+
+    Example:
+        >>> J = OutputJacobian(problem)
+        >>> J.pull(J @ gradient)
+    """
+
+    symmetric = False
+
+    def __init__(self, problem: Problem, *, at: Tensor | None = None) -> None:
+        self.problem, self.state = problem, problem.state(at)
+        self._kept: dict[int, _Graph] = {}
+        self._kept_bytes = 0.0
+        self._sample_bytes, self.piece_size = self._plan()
+        parts = [self._values(piece) for piece in problem.pieces(self.piece_size)]
+        self.outputs = torch.cat([part.outputs for part in parts])  # (N, C)
+        self.targets = [part.targets for part in parts]
+        self.counts = [part.count for part in parts]
+        self._sizes = [len(part.outputs) for part in parts]
+        super().__init__((self.outputs.numel(), problem.num_parameters), problem.precision, problem.device)
+
+    def _apply(self, columns: Tensor) -> Tensor:
+        vectors = [unflatten(column.contiguous(), self.state.weights) for column in columns.T]
+        return torch.cat([self._pushed(graph, vectors) for graph, _ in self.graphs(both_ways=True)])
+
+    def pull(self, cotangents: Tensor) -> Tensor:
+        """J'u for cotangents (N, C) or, several at once, (N, C, k): a flat vector (P,) or columns (P, k)."""
+        blocks = cotangents.to(self.device, self.dtype).reshape(*self.outputs.shape, -1)
+        self._refuse_large(blocks.shape[-1])
+        total = torch.zeros(blocks.shape[-1], self.shape[1], dtype=self.dtype, device=self.device)
+        for graph, rows in self.graphs():
+            for k in range(len(total)):
+                total[k] += flatten(self._pulled(graph.outputs, blocks[rows, :, k]))
+        return total[0] if cotangents.ndim == 2 else total.T
+
+    @cached_property
+    def slopes(self) -> Tensor:
+        """∂c_i/∂z_i of each sample's own loss (N, C), so that the gradient of the loss is N⁻¹ J' slopes."""
+        return self._of_loss(lambda outputs, slope, rows: slope)  # noqa: ARG005
+
+    def curved(self, tangents: Tensor) -> Tensor:
+        """M_i t_i for tangents (N, C), M_i the Hessian of each sample's own loss in its outputs (any loss)."""
+
+        def product(outputs: Tensor, slope: Tensor, rows: slice) -> Tensor:
+            if not slope.requires_grad:
+                return torch.zeros_like(slope)
+            return torch.autograd.grad(slope, outputs, tangents[rows].to(slope))[0]
+
+        return self._of_loss(product)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether every sample counts alike in the loss: none ignored, no class weights."""
+        return len({count / size for count, size in zip(self.counts, self._sizes, strict=True)}) == 1 and (
+            self.counts[0] % self._sizes[0] == 0
+        )
+
+    def graphs(self, *, both_ways: bool = False) -> Iterator[tuple[_Graph, slice]]:
+        """Each piece as a graph with the samples it holds; kept between calls while memory allows."""
+        start = 0
+        for number, piece in enumerate(self.problem.pieces(self.piece_size)):
+            graph = self._kept.get(number) or self._built(piece, both_ways=both_ways)
+            if both_ways and graph.direction is None:
+                self._extend(graph)
+            size = self._sample_bytes * len(graph.outputs)
+            if number not in self._kept and self._kept_bytes + size <= self.problem.memory:
+                self._kept[number] = graph
+                self._kept_bytes += size
+            yield graph, slice(start, start + len(graph.outputs))
+            start += len(graph.outputs)
+
+    def _of_loss(self, function: Callable[[Tensor, Tensor, slice], Tensor]) -> Tensor:
+        """A function of outputs and loss slope, scaled so that its mean over samples is that of the whole loss."""
+        parts, start, terms = [], 0, sum(self.counts)
+        for values, targets, count in zip(self.outputs.split(self._sizes), self.targets, self.counts, strict=True):
+            rows = slice(start, start + len(values))
+            with differentiating():
+                outputs = values.detach().clone().requires_grad_()
+                loss = self.problem.loss(outputs, targets) if count else 0 * outputs.sum()
+                slope = torch.autograd.grad(loss, outputs, create_graph=True)[0]
+                parts.append(function(outputs, slope, rows).detach() * (count * len(self.outputs) / terms))
+            start = rows.stop
+        return torch.cat(parts)
+
+    def _values(self, piece: Piece) -> Evaluation:
+        with torch.no_grad():
+            part = self.problem.evaluate(self.state, piece)
+        _refuse_other_shapes(part.outputs)
+        return part
+
+    def _built(self, piece: Piece, *, both_ways: bool) -> _Graph:
+        with differentiating(), FastConvolution():
+            graph = _Graph(_refuse_other_shapes(self.problem.outputs(self.state, piece)[0]))
+            if both_ways:
+                self._extend(graph)
+        return graph
+
+    def _extend(self, graph: _Graph) -> None:
+        with differentiating():
+            graph.direction = torch.zeros_like(graph.outputs, requires_grad=True)
+            graph.pulled = torch.autograd.grad(
+                graph.outputs, self.state.weights, graph.direction, create_graph=True, materialize_grads=True
+            )
+
+    def _pulled(self, outputs: Tensor, cotangent: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(outputs, self.state.weights, cotangent, retain_graph=True, materialize_grads=True)
+
+    def _pushed(self, graph: _Graph, vectors: list[list[Tensor]]) -> Tensor:
+        linked = [k for k, entry in enumerate(graph.pulled) if entry.requires_grad]
+        assert graph.direction is not None
+        columns = [
+            torch.autograd.grad(
+                [graph.pulled[k] for k in linked], graph.direction, [vector[k] for k in linked], retain_graph=True
+            )[0].reshape(-1)
+            for vector in vectors
+        ]
+        return torch.stack(columns, 1)
+
+    def _plan(self) -> tuple[float, int | None]:
+        """Bytes of graph per sample, and how many samples a piece may hold so that it fits twice into the limit."""
+        plans = self.problem.plans
+        if OutputJacobian not in plans:
+            piece = next(self.problem.sample(NUM_WEIGHED).pieces())
+            known = [*self.state.weights, *self.state.fixed.values(), *tensors_of(piece.content)]
+            weight = saved_bytes(lambda: self._built(piece, both_ways=True), known) / (num_samples(piece.content) or 1)
+            plans[OutputJacobian] = (weight, max(1, int(self.problem.memory / (2 * weight))) if weight else None)
+        return plans[OutputJacobian]
+
+    def _refuse_large(self, num_columns: int) -> None:
+        wanted = num_columns * self.shape[1] * self.dtype.itemsize
+        if num_columns > 1 and wanted > self.problem.memory:
+            raise MemoryError(
+                f"{num_columns} vectors of {self.shape[1]:,} weights take {wanted / 1e9:.1f} GB, more than "
+                f"the limit of {self.problem.memory / 1e9:.1f} GB: raise Problem(memory=...) or choose fewer parameters"
+            )
+
+
+def _refuse_other_shapes(outputs: Any) -> Tensor:
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2:
+        got = f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise ValueError(
+            f"expected outputs of shape (samples, outputs), got {got}: reshape in Problem(..., forward=...)"
+        )
+    return outputs
