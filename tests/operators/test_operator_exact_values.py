@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+
 from reference.agreement import assert_close
 from reference.cases import CASES, Case
-
 from spherometer import EmpiricalFisher, Fisher, GaussNewton, HalfSquaredError, Hessian
 
 every_layer = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -31,7 +31,7 @@ def assert_unknown(operator):
 def test_gauss_newton(case: Case):
     operator = GaussNewton(case.problem())
     if case.closed:
-        assert_exact(operator, case.twin().gauss_newton())
+        assert_exact(operator, case.twin().gauss_newton)
     else:
         assert_unknown(operator)
 
@@ -41,7 +41,7 @@ def test_hessian_trace_is_exact_where_the_network_is_multilinear(case: Case):
     operator = Hessian(case.problem())
     assert operator.multilinear() == case.multilinear
     if case.multilinear and case.closed:
-        truth = case.twin().hessian()
+        truth = case.twin().hessian
         assert operator.exact_trace() == pytest.approx(float(truth.trace()), rel=1e-10)
         assert_close(operator.exact_diagonal(), truth.diagonal().contiguous())
     else:
@@ -62,7 +62,7 @@ def test_squared_error(case: Case, loss):
 @pytest.mark.parametrize("case", [case for case in CASES if case.closed], ids=lambda case: case.name)
 def test_the_other_matrices(case: Case):
     twin, problem = case.twin(), case.problem()
-    assert_exact(EmpiricalFisher(problem), twin.empirical_fisher())
-    assert_exact(Fisher(problem), twin.categorical_fisher())
+    assert_exact(EmpiricalFisher(problem), twin.empirical_fisher)
+    assert_exact(Fisher(problem), twin.categorical_fisher)
     drawn = Fisher(problem, samples=3, seed=2)
     assert_exact(drawn, drawn.dense())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
-from reference.twins import Twin
 from torch import Tensor, nn
 from torch.nn import functional
 
+from reference.twins import Twin
 from spherometer import Problem
 
 NUM_SAMPLES, NUM_CLASSES = 5, 3
@@ -52,8 +53,13 @@ class Case:
         return Problem(self.model(dtype), loss, self.data(dtype), batchnorm=self.batchnorm, **options)
 
     def twin(self, loss: Any = None) -> Twin:
-        loss = nn.CrossEntropyLoss() if loss is None else loss
-        return Twin(self.model(), loss, *self.data(), batchnorm=self.batchnorm)
+        return _twin(self, nn.CrossEntropyLoss if loss is None else type(loss))
+
+
+@cache
+def _twin(case: Case, loss: type[nn.Module]) -> Twin:
+    """Kept for the next test: dense matrices take their time."""
+    return Twin(case.model(), loss(), *case.data(), batchnorm=case.batchnorm)
 
 
 class Residual(nn.Module):
@@ -163,6 +169,12 @@ def _sequence(middle: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
 
 
 IMAGE = (2, 4, 4)
+PADDED = Case(
+    "embedding with padding",
+    lambda: nn.Sequential(nn.Embedding(6, 4, padding_idx=2), Mean(), nn.Tanh(), nn.Linear(4, 3)),
+    (7,),
+    num_tokens=6,
+)
 CASES = [
     Case("linear", _bent(nn.Tanh), (3,)),
     Case("relu", _bent(nn.ReLU), (3,), multilinear=True),
@@ -177,14 +189,20 @@ CASES = [
     Case("softmax inside", _bent(lambda: nn.Softmax(1)), (3,)),
     Case("linear on sequences", _sequence(nn.Tanh), (6, 3)),
     Case("conv1d", _convolution(lambda: nn.Conv1d(2, 3, 3, stride=2, padding=1), 9), (2, 6)),
-    Case("conv2d", _convolution(lambda: nn.Conv2d(2, 3, (2, 3), stride=(1, 2), padding=(1, 0), dilation=(2, 1)), 12), IMAGE),
+    Case(
+        "conv2d",
+        _convolution(lambda: nn.Conv2d(2, 3, (2, 3), stride=(1, 2), padding=(1, 0), dilation=(2, 1)), 12),
+        IMAGE,
+    ),
     Case("conv2d same", _convolution(lambda: nn.Conv2d(2, 2, (2, 3), padding="same"), 32), IMAGE),
     Case("conv2d valid", _convolution(lambda: nn.Conv2d(2, 2, 3, padding="valid"), 8), IMAGE),
     Case("conv2d circular", _convolution(lambda: nn.Conv2d(2, 2, 3, padding=1, padding_mode="circular"), 32), IMAGE),
     Case("conv2d grouped", _convolution(lambda: nn.Conv2d(2, 4, 2, groups=2), 36), IMAGE),
     Case("conv2d without bias", _convolution(lambda: nn.Conv2d(2, 2, 2, bias=False), 18), IMAGE),
     Case("conv3d", _convolution(lambda: nn.Conv3d(1, 2, 2, stride=(1, 1, 2)), 16), (1, 3, 3, 4)),
-    Case("transposed conv1d", _convolution(lambda: nn.ConvTranspose1d(2, 3, 3, stride=2, output_padding=1), 24), (2, 3)),
+    Case(
+        "transposed conv1d", _convolution(lambda: nn.ConvTranspose1d(2, 3, 3, stride=2, output_padding=1), 24), (2, 3)
+    ),
     Case(
         "transposed conv2d",
         _convolution(lambda: nn.ConvTranspose2d(2, 2, (2, 3), stride=2, padding=(0, 1), dilation=(2, 1)), 30),
@@ -194,15 +212,27 @@ CASES = [
     Case("transposed conv3d", _convolution(lambda: nn.ConvTranspose3d(1, 2, 2), 36), (1, 2, 2, 1)),
     Case("max pool", _around(lambda: nn.MaxPool2d(2, 1), bend=nn.ReLU), IMAGE, multilinear=True),
     Case("average pool", _around(lambda: nn.AvgPool2d(2, 1), bend=nn.ReLU), IMAGE, multilinear=True),
-    Case("conv residual", _around(lambda: Residual(nn.Conv2d(4, 4, 1), nn.ReLU()), bend=nn.ReLU), IMAGE, multilinear=True),
+    Case(
+        "conv residual", _around(lambda: Residual(nn.Conv2d(4, 4, 1), nn.ReLU()), bend=nn.ReLU), IMAGE, multilinear=True
+    ),
     Case("batch norm eval", _around(lambda: nn.BatchNorm2d(4)), IMAGE),
     Case("batch norm eval relu", _around(lambda: nn.BatchNorm2d(4), bend=nn.ReLU), IMAGE, multilinear=True),
     Case("batch norm train", _around(lambda: nn.BatchNorm2d(4)), IMAGE, closed=False, batchnorm="train"),
-    Case("batch norm train relu", _around(lambda: nn.BatchNorm2d(4), bend=nn.ReLU), IMAGE, closed=False, batchnorm="train"),
     Case(
-        "batch norm untracked", _around(lambda: nn.BatchNorm2d(4, track_running_stats=False)), IMAGE, closed=False
+        "batch norm train relu",
+        _around(lambda: nn.BatchNorm2d(4), bend=nn.ReLU),
+        IMAGE,
+        closed=False,
+        batchnorm="train",
     ),
-    Case("batch norm 1d train", _bent(lambda: nn.Sequential(nn.BatchNorm1d(5), nn.Tanh())), (3,), closed=False, batchnorm="train"),
+    Case("batch norm untracked", _around(lambda: nn.BatchNorm2d(4, track_running_stats=False)), IMAGE, closed=False),
+    Case(
+        "batch norm 1d train",
+        _bent(lambda: nn.Sequential(nn.BatchNorm1d(5), nn.Tanh())),
+        (3,),
+        closed=False,
+        batchnorm="train",
+    ),
     Case("batch norm 1d eval", _bent(lambda: nn.Sequential(nn.BatchNorm1d(5), nn.Tanh())), (3,)),
     Case("layer norm", _bent(lambda: nn.Sequential(nn.LayerNorm(5), nn.Tanh())), (3,)),
     Case("layer norm on images", _around(lambda: nn.LayerNorm((4, 3, 3))), IMAGE),
@@ -232,20 +262,32 @@ CASES = [
         (6, 3),
         closed=False,
     ),
-    Case("lstm", lambda: nn.Sequential(Last(nn.LSTM(2, 3, batch_first=True)), nn.Linear(3, NUM_CLASSES)), (4, 2), closed=False),
-    Case("gru", lambda: nn.Sequential(Last(nn.GRU(2, 3, batch_first=True)), nn.Linear(3, NUM_CLASSES)), (4, 2), closed=False),
-    Case("rnn", lambda: nn.Sequential(Last(nn.RNN(2, 3, batch_first=True)), nn.Linear(3, NUM_CLASSES)), (4, 2), closed=False),
-    Case("embedding", lambda: nn.Sequential(nn.Embedding(6, 4), Mean(), nn.Tanh(), nn.Linear(4, 3)), (7,), num_tokens=6),
     Case(
-        "embedding with padding",
-        lambda: nn.Sequential(nn.Embedding(6, 4, padding_idx=2), Mean(), nn.Tanh(), nn.Linear(4, 3)),
-        (7,),
-        num_tokens=6,
+        "lstm",
+        lambda: nn.Sequential(Last(nn.LSTM(2, 3, batch_first=True)), nn.Linear(3, NUM_CLASSES)),
+        (4, 2),
+        closed=False,
     ),
+    Case(
+        "gru",
+        lambda: nn.Sequential(Last(nn.GRU(2, 3, batch_first=True)), nn.Linear(3, NUM_CLASSES)),
+        (4, 2),
+        closed=False,
+    ),
+    Case(
+        "rnn",
+        lambda: nn.Sequential(Last(nn.RNN(2, 3, batch_first=True)), nn.Linear(3, NUM_CLASSES)),
+        (4, 2),
+        closed=False,
+    ),
+    Case(
+        "embedding", lambda: nn.Sequential(nn.Embedding(6, 4), Mean(), nn.Tanh(), nn.Linear(4, 3)), (7,), num_tokens=6
+    ),
+    PADDED,
     Case("tied language model", TiedLanguageModel, (4,), closed=False, num_tokens=NUM_CLASSES),
     Case("x @ W.T", lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), Transposed()), (3,), closed=False),
     Case("prompt", Prompt, (3,), closed=False, multilinear=True),
-]  # fmt: skip
+]
 BY_NAME = {case.name: case for case in CASES}
 
 
