@@ -1,12 +1,16 @@
 """Problem -> Measurement: the named quantities of the papers, one registry."""
 
 from spherometer.metrics import (  # noqa: F401  each enters its quantities into the catalogue
+    alignment,
     curvature,
+    decomposition,
     layers,
+    logits,
     noise,
     relative_flatness,
     scale,
     stability,
+    weight_jacobian,
     worst_case,
 )
 from spherometer.metrics.bench import Bench

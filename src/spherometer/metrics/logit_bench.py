@@ -9,10 +9,10 @@ from torch import Tensor
 
 from spherometer.metrics.bench import Bench
 from spherometer.operators import Operator
+from spherometer.operators.gram_by_sample import gram_by_sample
 from spherometer.operators.logit_hessian import logit_hessian_eigenpairs, top_logit_eigenpair
 from spherometer.operators.mean_jacobian import MeanJacobianGram
 from spherometer.operators.output_jacobian import OutputJacobian
-from spherometer.operators.gram_by_sample import gram_by_sample
 from spherometer.operators.tangent_kernel import known_likelihood
 from spherometer.values import Estimate
 
@@ -45,6 +45,12 @@ class LogitBench:
     def top(self) -> tuple[Tensor, Tensor]:
         """λ⁽¹⁾ (N,) and q⁽¹⁾ (N, C) of every sample."""
         return top_logit_eigenpair(self.probabilities)
+
+    @cached_property
+    def largest_curvature(self) -> float:
+        """The largest ‖M‖ over samples: the precision of a Gaussian likelihood, at most ½ for softmax cross-entropy."""
+        likelihood = known_likelihood(self.jacobian)
+        return likelihood.precision if likelihood.family == "gaussian" else float(self.top[0].max())
 
     @cached_property
     def eigenpairs(self) -> tuple[Tensor, Tensor]:

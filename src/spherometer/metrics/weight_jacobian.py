@@ -1,14 +1,14 @@
-"""How the logits react to the weights: norms of the logit-weight Jacobian and its mean, and what they say of G and H."""
+"""How the logits react to the weights: norms of the logit-weight Jacobian and its mean, and what they say of G."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from spherometer.estimators import eigenvalues
 from spherometer.metrics.bench import Bench
+from spherometer.metrics.impurity_weights import ImpurityWeights
 from spherometer.metrics.logit_bench import LogitBench, distribution
 from spherometer.metrics.registry import metric
 from spherometer.operators.mean_jacobian import MeanJacobianGram
@@ -113,10 +113,13 @@ def lambda_star(bench: Bench, *, rtol: float = 1e-3) -> Estimate:
 
     `weighted` is ⟨λ*‖J‖²⟩/⟨‖J‖²⟩. C's q* is r here, its Jᵀq* is Jr: the paper's Jacobian is P x C.
     """
-    starred, _, norms = impurity_weights(bench, rtol)
+    weights = bench.shared(ImpurityWeights).at(rtol)
+    starred, norms = weights.starred, weights.norms
     weighted = (starred * norms).mean() / norms.mean() if bool(norms.sum() > 0) else starred.new_zeros(())
     found = distribution(starred)
-    return replace(found, value=torch.cat([found.value, weighted[None]]), labels=(*found.labels, "weighted"))
+    value = torch.cat([torch.as_tensor(found.value), weighted[None]])
+    error = torch.full_like(value, weights.starred_error)
+    return replace(weights.top, value=value, error=error, vectors=None, labels=(*found.labels, "weighted"))
 
 
 @metric(
@@ -129,7 +132,10 @@ def lambda_star(bench: Bench, *, rtol: float = 1e-3) -> Estimate:
 )
 def lambda_tilde(bench: Bench, *, rtol: float = 1e-3) -> Estimate:
     """The curvature of the loss along the logit change that the top eigenvector of G makes: λ* ≤ λ̃ ≤ λ⁽¹⁾ (T9)."""
-    return distribution(impurity_weights(bench, rtol)[1], "the top eigenvector of G does not move their logits")
+    weights = bench.shared(ImpurityWeights).at(rtol)
+    found = distribution(weights.tilde, "the top eigenvector of G does not move their logits")
+    error = torch.full_like(torch.as_tensor(found.value), weights.tilde_error)
+    return replace(weights.top, value=found.value, error=error, vectors=None, labels=found.labels, note=found.note)
 
 
 @metric(
@@ -142,7 +148,11 @@ def lambda_tilde(bench: Bench, *, rtol: float = 1e-3) -> Estimate:
 def curvature_ratio(bench: Bench, *, rtol: float = 1e-3) -> Estimate:
     """Sharpness over the squared norm of the mean logit-weight Jacobian; C finds it to change slowly in training."""
     top, norm = bench.extreme("hessian", rtol=rtol), _mean_norm(bench, rtol)
-    sharpness, error, length = float(top.value[0]), float(top.error[0]), float(norm.value)
+    sharpness, error, length = (
+        float(torch.as_tensor(top.value)[0]),
+        float(torch.as_tensor(top.error)[0]),
+        float(norm.value),
+    )
     if length == 0:
         return Estimate(torch.nan, note="the mean logit-weight Jacobian vanishes: there is no ratio")
     bar = error / length**2 + 2 * abs(sharpness) * float(norm.error) / length**3
@@ -220,19 +230,6 @@ def tangent_kernel_spectrum(bench: Bench, *, num: int = 5, rtol: float = 1e-3) -
     return replace(found, labels=tuple(f"λ{k}" for k in range(1, wanted + 1)))
 
 
-def impurity_weights(bench: Bench, rtol: float = 1e-3) -> tuple[Tensor, Tensor, Tensor]:
-    """λ* (N,), λ̃ (N,) and ‖J‖² (N,) of every sample (Q47); λ̃ is nan where r does not move the logits, λ* zero."""
-    logits = bench.shared(LogitBench)
-    top = bench.extreme("gauss_newton", rtol=rtol)
-    assert top.vectors is not None
-    change = (logits.jacobian @ top.vectors[:, 0]).view_as(logits.jacobian.outputs)
-    curved = (change * logits.jacobian.curved(change)).double().sum(1)  # v'Mv
-    moved, norms = change.double().square().sum(1), logits.norms
-    tilde = torch.where(moved > 0, curved / moved, torch.nan)
-    starred = torch.where(norms > 0, curved / norms, 0.0)
-    return starred.clamp(min=0), tilde, norms
-
-
 def _mean_norm(bench: Bench, rtol: float, *, projected: bool = False) -> Estimate:
     """√ of the largest eigenvalue of ⟨J⟩⟨J⟩', exactly from the Gram matrix or by Lanczos."""
     logits = bench.shared(LogitBench)
@@ -241,7 +238,7 @@ def _mean_norm(bench: Bench, rtol: float, *, projected: bool = False) -> Estimat
         gram = operator.project(operator.project(logits.mean_gram).T)
         return Estimate(float(torch.linalg.eigvalsh(gram)[-1].clamp(min=0).sqrt()))
     found = eigenvalues(operator, rtol=rtol, memory=bench.problem.memory, seed=bench.seed)
-    square, error = max(float(found.value[0]), 0.0), float(found.error[0])
+    square, error = max(float(torch.as_tensor(found.value)[0]), 0.0), float(torch.as_tensor(found.error)[0])
     value = square**0.5
     return replace(found, value=value, error=error / (2 * value) if value else error**0.5)
 

@@ -7,8 +7,11 @@ from spherometer.operators.gauss_newton import EmpiricalFisher, Fisher, GaussNew
 from spherometer.operators.hessian import Hessian
 from spherometer.operators.hessian_variance import HessianVariance
 from spherometer.operators.jacobian_gram import JacobianGram
+from spherometer.operators.mean_jacobian import MeanJacobianGram
 from spherometer.operators.operator import Operator, Preconditioned
+from spherometer.operators.output_jacobian import OutputJacobian
 from spherometer.operators.support import DerivativeError
+from spherometer.operators.tangent_kernel import TangentKernel
 
 __all__ = [
     "CurvatureOperator",
@@ -19,9 +22,12 @@ __all__ = [
     "Hessian",
     "HessianVariance",
     "JacobianGram",
+    "MeanJacobianGram",
     "Operator",
+    "OutputJacobian",
     "Preconditioned",
     "Rescaled",
     "RowMixed",
+    "TangentKernel",
     "random_gradient",
 ]
