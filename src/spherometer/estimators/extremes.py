@@ -1,0 +1,128 @@
+"""The ends of a spectrum, each eigenvalue with a bound on its error."""
+
+from __future__ import annotations
+
+import time
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from spherometer.estimators.krylov import Krylov
+from spherometer.estimators.matrices import MatrixLike, SymmetricMatrix
+from spherometer.estimators.randomness import child_stream, unit_vector
+from spherometer.estimators.search import Search, Which
+from spherometer.values import Estimate, Status
+
+CHANCE = 1.0  # length of the random vector mixed into a unit start vector; a Krylov space sorts the two out in one step
+
+
+def eigenvalues(
+    operator: MatrixLike,
+    *,
+    num: int = 1,
+    which: Which = "largest",
+    rtol: float = 1e-3,
+    start: Tensor | None = None,
+    vectors: bool | int = False,
+    max_products: int | None = None,
+    memory: float = 4e9,
+    seed: int = 0,
+) -> Estimate:
+    """Eigenvalues λ of a symmetric matrix at the ends of its spectrum, by Lanczos with full reorthogonalisation.
+
+    `value` holds `num` eigenvalues in descending order for "largest" and "smallest", the `num` largest and then the
+    `num` smallest, in descending order, for "both", and by descending |λ| for "magnitude". `error` bounds each:
+    min(r, max(r²/gap, r/3)) plus the rounding of the arithmetic, where r is the residual norm ‖Av − θv‖ (see
+    `search.py` for what the bound takes for granted). It stops as soon as all errors are below rtol·|λ|; an
+    eigenvalue that is zero within the arithmetic counts as one of that size.
+
+    With several eigenvalues a fresh random vector is sent through the complement of those found, so copies of a
+    multiple eigenvalue come up too. `start` is a vector (n,) or a block (n, k) near the wanted eigenvectors, such as
+    the `vectors` of the last estimate: True gives one for each value, a number above that adds the Ritz vectors that
+    come next, which lets a tracker see two eigenvalues cross. The basis keeps to `memory` bytes (but never below
+    2·num + 4 vectors) by thick restarts.
+
+    Sources: Paige (1971); Wu and Simon (2000); residual bounds: Parlett, The Symmetric Eigenvalue Problem (1998),
+    §4.5, §11.7.
+
+    Example:
+        >>> eigenvalues(torch.diag(torch.tensor([3.0, 2.0, 1.0], dtype=torch.float64)), num=2).value.round(decimals=9)
+        tensor([3., 2.], dtype=torch.float64)
+    """
+    began = time.perf_counter()
+    matrix = SymmetricMatrix(operator)
+    count = 2 * num if which == "both" else num
+    limit = max(200, 30 * count) if max_products is None else max_products
+    _check_options(matrix.num_rows, num, which, rtol, limit, count)
+    search = Search(Krylov(matrix, child_stream(seed, "eigenvalues")), num, which, rtol, limit, memory)
+    _begin(search, start)
+    answer = search.run()
+    return Estimate(
+        value=torch.as_tensor(answer.values),
+        error=torch.as_tensor(answer.errors),
+        kind="bound",
+        source="solver",
+        products=matrix.products,
+        seconds=time.perf_counter() - began,
+        status=Status(not answer.complaint, answer.complaint),
+        vectors=search.vectors(count if vectors is True else vectors) if vectors else None,
+    )
+
+
+def _check_options(num_rows: int, num: int, which: str, rtol: float, limit: int, count: int) -> None:
+    if which not in get_args(Which):
+        raise ValueError(f"expected which to be one of {', '.join(get_args(Which))}, got {which!r}")
+    if num < 1 or count > num_rows:
+        ends = " at each end" if which == "both" else ""
+        raise ValueError(
+            f"expected 1 <= num{ends}, and no more eigenvalues than the {num_rows} there are, got num={num}"
+        )
+    if not 0 < rtol < 1:
+        raise ValueError(f"expected 0 < rtol < 1, got {rtol}")
+    if limit < count:
+        raise ValueError(f"expected max_products >= {count}, one for each eigenvalue, got {limit}")
+
+
+def _begin(search: Search, start: Tensor | None) -> None:
+    """Fill the subspace with what is known; everything that is only believed gets a random part, so that no direction
+    is excluded.
+    """
+    krylov = search.krylov
+    matrix = krylov.matrix
+    if start is not None:
+        block = _checked_block(start, matrix.num_rows).to(dtype=matrix.dtype, device=matrix.device)
+        mixed = (
+            search.num == 1 or block.shape[1] == 1
+        )  # with more of both, the check of the complement brings the randomness
+        for index, column in enumerate(block.T):
+            krylov.add(_mixed(column, krylov) if mixed and index == 0 else column)
+        search.share_of_chance = None
+    elif (
+        (hint := matrix.start()) is not None
+        and bool(torch.isfinite(hint).all())
+        and float(torch.linalg.vector_norm(hint)) > 0
+    ):
+        krylov.add(_mixed(hint, krylov))
+        search.share_of_chance = CHANCE / (1 + CHANCE**2) ** 0.5
+    if krylov.size == 0:
+        krylov.add_random()
+    search.num_given = krylov.size
+
+
+def _checked_block(start: Tensor, num_rows: int) -> Tensor:
+    block = torch.as_tensor(start).detach()
+    block = block[:, None] if block.ndim == 1 else block
+    if block.ndim != 2 or block.shape[0] != num_rows or not 1 <= block.shape[1] <= num_rows:
+        raise ValueError(
+            f"expected start of shape ({num_rows},) or ({num_rows}, k), got {tuple(torch.as_tensor(start).shape)}"
+        )
+    if not bool(torch.isfinite(block).all()):
+        raise ValueError("expected a finite start, got inf or nan in it: leave start out")
+    return block
+
+
+def _mixed(vector: Tensor, krylov: Krylov) -> Tensor:
+    chance = unit_vector(krylov.matrix.num_rows, dtype=krylov.matrix.dtype, stream=krylov.stream).to(vector.device)
+    length = torch.linalg.vector_norm(vector)
+    return vector / length + CHANCE * chance if float(length) > 0 else chance

@@ -1,0 +1,127 @@
+"""One face for every matrix an estimator may be given: ours, curvlinops', SciPy's, a dense tensor or array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class MatrixLike(Protocol):
+    """All that is asked of an operator: a shape, and a product with a vector or a block of columns.
+
+    It may also have `dtype`, `device` and `symmetric`, and these methods, which make estimates cheaper or more
+    honest: `start()` a likely start vector, `rounding(vector)` the error of v'Av due to the arithmetic,
+    `exact_trace()`, `exact_diagonal()`.
+    """
+
+    @property
+    def shape(self) -> Any: ...  # noqa: D102
+
+    def __matmul__(self, columns: Any) -> Any: ...
+
+
+class SymmetricMatrix:
+    """A symmetric matrix known by its products, which are counted: one product is one column.
+
+    Example:
+        >>> matrix = SymmetricMatrix(torch.eye(3))
+        >>> matrix.apply(torch.ones(3, 2)).sum(), matrix.products
+        (tensor(6.), 2)
+    """
+
+    def __init__(self, operator: MatrixLike) -> None:
+        self.num_rows = _checked_size(operator)
+        _check_symmetry(operator)
+        self.speaks_numpy = _speaks_numpy(operator)
+        self.dtype, self.device = _arithmetic(operator)
+        self.products = 0
+        self._operator = operator
+
+    @property
+    def epsilon(self) -> float:
+        """Distance from one to the next number of the matrix' arithmetic."""
+        return torch.finfo(self.dtype).eps
+
+    def apply(self, columns: Tensor) -> Tensor:
+        """(n, k) -> (n, k), or (n,) -> (n,); what comes back is finite, detached, of our dtype and device."""
+        self.products += 1 if columns.ndim == 1 else columns.shape[1]
+        if self.speaks_numpy:
+            product = torch.as_tensor(np.asarray(self._operator @ columns.cpu().numpy()))
+        else:
+            product = self._operator @ columns
+        product = product.detach().to(dtype=self.dtype, device=self.device)
+        if product.shape != columns.shape:
+            raise ValueError(
+                f"expected a product of shape {tuple(columns.shape)}, got {tuple(product.shape)}: check its @"
+            )
+        if not bool(torch.isfinite(product).all()):
+            raise FloatingPointError(
+                "the operator returned a product with inf or nan: check weights and data, or measure in float64"
+            )
+        return product
+
+    def start(self) -> Tensor | None:
+        """The operator's own idea of a vector along the top eigenvectors (for a Hessian: the gradient), if it has
+        one.
+        """
+        suggestion = self._ask("start")
+        return None if suggestion is None else suggestion.detach().to(dtype=self.dtype, device=self.device)
+
+    def rounding(self, vector: Tensor) -> float | None:
+        """The error of v'Av due to the operator's arithmetic for this unit vector, if the operator knows it."""
+        error = self._ask("rounding", vector)
+        return None if error is None else abs(float(error))
+
+    def exact_trace(self) -> float | None:
+        """The trace without any product, if the operator knows a way."""
+        value = self._ask("exact_trace")
+        return None if value is None else float(value)
+
+    def exact_diagonal(self) -> Tensor | None:
+        """The diagonal without any product, if the operator knows a way."""
+        return self._ask("exact_diagonal")
+
+    def _ask(self, question: str, *arguments: Tensor) -> Any:
+        answer: Callable[..., Any] | None = getattr(self._operator, question, None)
+        return answer(*arguments) if callable(answer) else None
+
+
+def _checked_size(operator: MatrixLike) -> int:
+    shape = tuple(int(length) for length in operator.shape)
+    if len(shape) != 2 or shape[0] != shape[1] or shape[0] == 0:
+        raise ValueError(f"expected a square matrix, got shape {shape}: for a rectangular J measure J'J or J J'")
+    return shape[0]
+
+
+def _check_symmetry(operator: MatrixLike) -> None:
+    """Believe what the operator declares; look ourselves where the entries lie open."""
+    declared = getattr(operator, "symmetric", None)
+    if isinstance(operator, Tensor | np.ndarray):
+        dense = torch.as_tensor(operator).detach()
+        if dense.is_complex():
+            raise ValueError("expected a real symmetric matrix, got complex entries: measure its real embedding")
+        scale = float(dense.abs().max())
+        declared = bool(((dense - dense.T).abs().max() <= 1e-4 * scale).item()) or not np.isfinite(scale)
+    if declared is False:
+        raise ValueError("expected a symmetric matrix, got one that is not: measure A'A or (A + A')/2 instead")
+
+
+def _speaks_numpy(operator: MatrixLike) -> bool:
+    return not isinstance(operator, Tensor) and isinstance(getattr(operator, "dtype", None), np.dtype)
+
+
+def _arithmetic(operator: MatrixLike) -> tuple[torch.dtype, torch.device]:
+    """Where and how precise vectors are; half precision is lifted, since a basis in it is not orthogonal."""
+    dtype = getattr(operator, "dtype", None)
+    if isinstance(dtype, np.dtype):
+        dtype = torch.float32 if dtype == np.float32 else torch.float64
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        dtype = torch.float64
+    device = getattr(operator, "device", None)
+    return (torch.float32 if dtype.itemsize < 4 else dtype), torch.device(
+        device if isinstance(device, torch.device) else "cpu"
+    )
