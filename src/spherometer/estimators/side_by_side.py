@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 
 class Matrices(Protocol):
-    """Symmetric positive matrices, one for each of `num` samples; `@` multiplies each with its own vector (num, size)."""
+    """Symmetric positive matrices, one for each of `num` samples; `@` multiplies each with its own vector."""
 
     num: int
     size: int
@@ -31,11 +31,11 @@ class Largest:
 def largest_of_each(
     matrices: Matrices, *, rtol: float = 1e-3, max_products: int = 100, generator: Generator
 ) -> Largest:
-    """λ₁ of every matrix by Lanczos runs side by side, with full reorthogonalisation, until all errors are below rtol·λ₁.
+    """λ₁ of every matrix by Lanczos runs side by side, fully reorthogonalised, until all errors are below rtol·λ₁.
 
-    The error is min(r, max(r²/gap, r/3)) plus rounding, with r = β_m |s_m| the residual norm of the top Ritz pair and gap its
-    distance to the next Ritz value: an eigenvalue lies that near, and it is the largest unless the random start vector
-    has no share in a larger one's eigenvector (Parlett 1998, §11.7; the same rule as `eigenvalues`).
+    The error is min(r, max(r²/gap, r/3)) plus rounding, with r = β_m |s_m| the residual norm of the top Ritz pair and
+    gap its distance to the next Ritz value: an eigenvalue lies that near, and it is the largest unless the random
+    start vector has no share in a larger one's eigenvector (Parlett 1998, §11.7; the same rule as `eigenvalues`).
 
     Example:
         >>> found = largest_of_each(grams, rtol=1e-3, generator=generator)
@@ -74,7 +74,7 @@ def _unit(remainder: Tensor, lengths: Tensor, scale: Tensor) -> Tensor:
 
 
 def _top_ritz(alphas: Tensor, betas: Tensor, dtype: torch.dtype) -> Largest:
-    """Top eigenvalue of each tridiagonal matrix with its error; alphas and betas (num, m), the last beta is the residual's."""
+    """Top eigenvalue, and its error, of each tridiagonal matrix; alphas and betas (num, m), the last beta left over."""
     size = alphas.shape[1]
     tridiagonal = torch.diag_embed(alphas)
     for k in range(size - 1):

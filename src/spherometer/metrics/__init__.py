@@ -1,12 +1,19 @@
 """Problem -> Measurement: the named quantities of the papers, one registry."""
 
+import sys
+from types import ModuleType
+
 from spherometer.metrics import (  # noqa: F401  each enters its quantities into the catalogue
     alignment,
+    bounds,
+    compression,
     curvature,
     decomposition,
+    inputs,
     layers,
     logits,
     noise,
+    outputs,
     relative_flatness,
     scale,
     stability,
@@ -30,3 +37,13 @@ __all__ = [
     "preconditioner",
     "stability_threshold_of",
 ]
+
+
+class _Catalogue(ModuleType):
+    """This folder and the catalogue share a name: `spherometer.metrics()` is `spherometer.metrics.metrics()`."""
+
+    def __call__(self) -> dict[str, Metric]:
+        return metrics()
+
+
+sys.modules[__name__].__class__ = _Catalogue

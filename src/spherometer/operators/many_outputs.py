@@ -36,6 +36,7 @@ class LocalGrams:
             (self._pulled,) = torch.autograd.grad(
                 forward.outputs, [entry], self._direction, create_graph=True, materialize_grads=True
             )
+        self.outputs = forward.outputs.detach()
         self.num, self.size = forward.outputs.shape
         self.dtype, self.device = forward.outputs.dtype, forward.outputs.device
 
@@ -54,6 +55,31 @@ class LocalGrams:
         return torch.autograd.grad(self._outputs, [self._entry], cotangents, retain_graph=True, materialize_grads=True)[
             0
         ]
+
+
+class BatchGram:
+    """J J' with J the derivative of all outputs of a batch in all its inputs, samples that see each other included.
+
+    In eval mode J is block diagonal, and its norm the largest of the samples' (T43); in train mode batch norm fills
+    the blocks in between (T44).
+    """
+
+    def __init__(self, grams: LocalGrams) -> None:
+        self._grams = grams
+        self.shape = (grams.num * grams.size,) * 2
+        self.dtype, self.device = grams.dtype, grams.device
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        columns = vectors.reshape(len(vectors), -1).T
+        images = [(self._grams @ column.reshape(self._grams.num, -1)).flatten() for column in columns]
+        return torch.stack(images, 1).reshape(vectors.shape)
+
+
+def batch_grams(problem: Problem, *, at: Tensor | None = None) -> Iterator[BatchGram]:
+    """J J' of each whole batch of a problem, in its own batch-norm mode."""
+    state = problem.state(at)
+    for piece in problem.pieces():
+        yield BatchGram(LocalGrams(problem, state, piece, "input"))
 
 
 def local_grams(problem: Problem, place: str, *, at: Tensor | None = None) -> Iterator[LocalGrams]:

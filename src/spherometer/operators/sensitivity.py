@@ -173,7 +173,7 @@ def _norms(layers: Sequence[Layer], rows: dict[Key, Tensor], *, weight_only: boo
 
 
 def _resolved(trial: Forward, places: frozenset[str]) -> frozenset[str]:
-    """The places at which rows are worth their while; a layer costs a Lanczos run of its own, C passes serve them all."""
+    """The places where C backward passes are the quicker way: they serve all layers, Lanczos runs only one each."""
     num_outputs, num_layers = trial.outputs.shape[1], len(trial.calls)
     resolved = set(places)
     if "input_norms" in places and num_outputs <= MANY_OUTPUTS:
