@@ -13,7 +13,7 @@ from torch import Tensor
 from spherometer.operators.convolution import FastConvolution
 from spherometer.operators.memory import saved_bytes
 from spherometer.operators.operator import Operator
-from spherometer.operators.support import derivative_error
+from spherometer.operators.support import derivative_error, refuse_cut
 from spherometer.problems import NonFiniteError, Piece, Problem, State
 from spherometer.problems.batches import num_samples, tensors_of
 from spherometer.problems.modes import differentiating
@@ -155,6 +155,7 @@ class CurvatureOperator(Operator):
         if type(self) not in plans:
             piece = next(self.problem.sample(NUM_WEIGHED).pieces())
             known = [*self.state.weights, *self.state.fixed.values(), *tensors_of(piece.content)]
+            refuse_cut(self.problem, self.state, piece)
             self._try_product(piece)
             weight = saved_bytes(lambda: self._built(piece), known) / (num_samples(piece.content) or 1)
             plans[type(self)] = (weight, max(1, int(self.problem.memory / (2 * weight))) if weight else None)

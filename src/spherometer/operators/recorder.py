@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
-from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from spherometer.operators.nodes import functions_by_hand
 from spherometer.problems.batches import tensors_of
 
 CONVOLUTIONS = {
@@ -118,19 +118,5 @@ def record(weights: Sequence[Tensor], run: Callable[[], Any]) -> tuple[Any, Reco
     with recorder:
         result = run()
     recorder.results.extend(tensors_of(result))
-    recorder.unknown.update(_written_by_hand(recorder.results))
+    recorder.unknown.update(node.name() for node in functions_by_hand(recorder.results))  # no mode sees these
     return result, recorder
-
-
-def _written_by_hand(results: list[Tensor]) -> Iterator[str]:
-    """Names of the `torch.autograd.Function`s that a result came from: these are not seen by a recorder."""
-    waiting = [result.grad_fn for result in results]
-    seen = set()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, BackwardCFunction):
-            yield node.name()
-        waiting.extend(following for following, _ in node.next_functions)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spherometer.operators.nodes import cut_by_hand
 from spherometer.problems import Piece, Problem, State
 from spherometer.problems.batches import map_tensors, tensors_of
 from spherometer.problems.modes import differentiating
@@ -14,6 +15,14 @@ from spherometer.problems.modes import differentiating
 
 class DerivativeError(RuntimeError):
     """A part of the model has no second derivative; the message names it."""
+
+
+def refuse_cut(problem: Problem, state: State, piece: Piece) -> None:
+    """Refuse a model with a function whose second derivative torch would leave out in silence."""
+    with differentiating():
+        cut = cut_by_hand(problem.evaluate(state, piece).loss, state.weights)
+    if cut:
+        raise derivative_error(problem, state, piece, RuntimeError(f"the gradient of {cut[0]} is no function of torch"))
 
 
 def derivative_error(problem: Problem, state: State, piece: Piece, error: RuntimeError) -> DerivativeError:
@@ -69,6 +78,8 @@ class _Trial:
             total = sum(y.square().sum() for y in outputs if y.requires_grad)
             if not wanted or not isinstance(total, Tensor):
                 return
+            if cut_by_hand(total, wanted):
+                raise RuntimeError("a function without second derivative")
             first = torch.autograd.grad(total, wanted, create_graph=True, allow_unused=True)
             again = sum(g.square().sum() for g in first if g is not None and g.requires_grad)
             if isinstance(again, Tensor):

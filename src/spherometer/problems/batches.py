@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,8 @@ def as_batches(data: Any) -> Iterable[Any]:
     Refuses data that cannot be replayed.
     """
     if isinstance(data, tuple):
+        if len(data) == 2 and all(isinstance(part, tuple | list) and len(part) == 2 for part in data):
+            raise ValueError("expected data as a pair (inputs, targets), got a pair of pairs: put batches into a list")
         _refuse_bad_pair(data)
         return [data]
     if isinstance(data, Mapping):
@@ -30,6 +32,9 @@ def as_batches(data: Any) -> Iterable[Any]:
     if isinstance(data, list):
         if not data:
             raise ValueError("expected data with at least one batch, got an empty list")
+        for batch in data:
+            if isinstance(batch, tuple | list) and len(batch) == 2:
+                _refuse_bad_pair(batch)
         return data
     if isinstance(data, Tensor):
         raise TypeError("expected data as (inputs, targets), a list of batches or a DataLoader, got one tensor")
@@ -41,14 +46,12 @@ def as_batches(data: Any) -> Iterable[Any]:
     return data
 
 
-def _refuse_bad_pair(pair: tuple[Any, ...]) -> None:
+def _refuse_bad_pair(pair: Sequence[Any]) -> None:
     if len(pair) != 2:
         raise ValueError(
             f"expected data as a pair (inputs, targets), got a tuple of {len(pair)}: "
             "several batches go into a list, several inputs into a tuple or dict inside the pair"
         )
-    if all(isinstance(part, tuple | list) and len(part) == 2 for part in pair):
-        raise ValueError("expected data as a pair (inputs, targets), got a pair of pairs: put batches into a list")
     sizes = {len(part) for part in pair if isinstance(part, Tensor) and part.ndim}
     if len(sizes) > 1:
         raise ValueError(f"expected as many inputs as targets, got {len(pair[0])} inputs and {len(pair[1])} targets")

@@ -388,5 +388,5 @@ def _refuse_bad_loss(loss: Any, index: int) -> None:
         raise ValueError(f"expected a loss that is a scalar mean over samples, got {got}: use reduction='mean'")
     if not torch.isfinite(loss):
         raise NonFiniteError(
-            f"the loss is {float(loss)} on batch {index}: look for exploding weights or bad inputs there"
+            f"the loss is {float(loss.detach())} on batch {index}: look for exploding weights or bad inputs there"
         )
