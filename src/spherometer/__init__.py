@@ -4,30 +4,69 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spherometer.estimators import (
+        SpectralDensity,
+        diagonal,
+        eigenvalues,
+        frobenius,
+        spectral_density,
+        trace,
+    )
+    from spherometer.metrics import (
+        Measurement,
+        Measurements,
+        Metric,
+        measure,
+        metrics,
+        preconditioned_sharpness,
+        preconditioner,
+        stability_threshold_of,
+    )
     from spherometer.operators import EmpiricalFisher, Fisher, GaussNewton, Hessian, Operator, Preconditioned
     from spherometer.problems import HalfSquaredError, Problem
     from spherometer.values import Estimate, Status
 
 __version__ = "0.1.0"
 
-__all__ = [
+__all__ = [  # noqa: RUF022  grouped as a reader looks for them
+    # what is measured
+    "HalfSquaredError",
+    "Problem",
+    # matrices known by their action
     "EmpiricalFisher",
-    "Estimate",
     "Fisher",
     "GaussNewton",
-    "HalfSquaredError",
     "Hessian",
     "Operator",
     "Preconditioned",
-    "Problem",
+    # numbers about a matrix
+    "SpectralDensity",
+    "diagonal",
+    "eigenvalues",
+    "frobenius",
+    "spectral_density",
+    "trace",
+    # named quantities
+    "Measurement",
+    "Measurements",
+    "Metric",
+    "measure",
+    "metrics",
+    "preconditioned_sharpness",
+    "preconditioner",
+    "stability_threshold_of",
+    # a number and its state
+    "Estimate",
     "Status",
 ]
 
 # Public names are fetched when first used: `spherometer --help` needs no torch, which takes seconds to import.
-_HOMES = ("values", "problems", "operators")
+_HOMES = ("values", "problems", "operators", "estimators", "metrics")
 
 
 def __getattr__(name: str) -> Any:
+    if name == "metrics":
+        return import_module("spherometer.metrics")  # a folder that can be called: the catalogue
     if name in __all__:
         for home in _HOMES:
             found = getattr(import_module(f"spherometer.{home}"), name, None)
