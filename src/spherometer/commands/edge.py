@@ -1,0 +1,138 @@
+"""The experiment of the demo: gradient descent climbs to the edge of stability, sharpness is measured on the way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from statistics import fmean, pstdev
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spherometer.estimators import SpectralDensity, eigenvalues, spectral_density
+from spherometer.metrics import Measurements, measure
+from spherometer.operators import Hessian
+from spherometer.problems import HalfSquaredError, Problem
+from spherometer.training import gradient_descent
+from spherometer.zoo import build_model, load_data, rescale_inputs
+
+LEARNING_RATE = 0.1
+NUM_SAMPLES = 1000
+RTOL = 0.01  # of the tracked sharpness, certified
+NUM_TRACKED = (
+    2  # eigenvalues followed: near the edge the first two cross, and a single vector would stay with the wrong one
+)
+METRICS = (
+    "loss",
+    "gradient_norm",
+    "sharpness",
+    "top_eigenvalues:num=10",
+    "gauss_newton_norm",
+    "residual_norm",
+    "smallest_eigenvalue",
+    "hessian_trace",
+    "hessian_frobenius",
+    "critical_sharpness",
+    f"stability_threshold:lr={LEARNING_RATE}",
+    "gradient_ratio",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was seen at one step: the loss, and the sharpness with a bound on its error."""
+
+    step: int
+    loss: float
+    sharpness: float
+    error: float
+    products: int
+
+
+@dataclass(frozen=True, eq=False)
+class Edge:
+    """A run to the edge of stability: the rows of the way, and the measurements and the spectrum at its end."""
+
+    rows: list[Row]
+    measurements: Measurements
+    spectrum: SpectralDensity
+    seed: int
+    data: str
+    seconds: float
+
+    @property
+    def threshold(self) -> float:
+        """2/η, beyond which gradient descent is unstable on a quadratic."""
+        return 2 / LEARNING_RATE
+
+    @property
+    def crossing(self) -> int | None:
+        """The first measured step at which the sharpness was at the threshold or above."""
+        return next((row.step for row in self.rows if row.sharpness >= self.threshold), None)
+
+    @property
+    def plateau(self) -> list[float]:
+        """Sharpness over threshold in the last third of the run."""
+        late = [row.sharpness / self.threshold for row in self.rows if 3 * row.step >= 2 * self.rows[-1].step]
+        return late if self.crossing is not None else []
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "learning_rate": LEARNING_RATE,
+            "threshold": self.threshold,
+            "crossing": self.crossing,
+            "plateau": {"mean": fmean(self.plateau), "deviation": pstdev(self.plateau)} if self.plateau else None,
+            "data": self.data,
+            "seconds": self.seconds,
+            "rows": [asdict(row) for row in self.rows],
+            **self.measurements.to_dict(),
+        }
+
+
+def reach_edge(*, num_steps: int, every: int, seed: int, watch: Callable[[Row], None] = lambda _: None) -> Edge:
+    """Train tanh 64-64-64-10 on a thousand digits with ½‖f − y‖²; measure once in so many steps, and more at the end."""
+    began = time.perf_counter()
+    dataset = rescale_inputs(load_data("digits", num=NUM_SAMPLES), -1, 1)
+    problem = Problem(build_model("digits-mlp", seed=seed), HalfSquaredError(), dataset.tensors)
+    rows: list[Row] = []
+    start: Tensor | None = None
+    for step in gradient_descent(problem, learning_rate=LEARNING_RATE, num_steps=num_steps):
+        if step.number % every == 0 or step.number == num_steps:
+            found = eigenvalues(Hessian(problem), num=NUM_TRACKED, rtol=RTOL, start=start, vectors=True, seed=seed)
+            start, value, error = found.vectors, torch.as_tensor(found.value)[0], torch.as_tensor(found.error)[0]
+            rows.append(Row(step.number, step.loss, value.item(), error.item(), found.products))
+            watch(rows[-1])
+    return Edge(
+        rows,
+        measure(problem, METRICS, seed=seed),
+        spectral_density(Hessian(problem), num_vectors=8, num_steps=80, seed=seed),
+        seed,
+        repr(dataset),
+        time.perf_counter() - began,
+    )
+
+
+def reading(edge: Edge) -> str:
+    """What the run shows, in plain words."""
+    first, last, goal = edge.rows[0], edge.rows[-1], edge.threshold
+    if edge.crossing is None:
+        return (
+            f"The sharpness went from {first.sharpness:.3g} to {last.sharpness:.3g} in {last.step} steps and has not "
+            f"reached 2/lr = {goal:g}: gradient descent was stable all the way. More steps will bring it there."
+        )
+    text = (
+        f"The sharpness, the largest eigenvalue of the Hessian, rose from {first.sharpness:.3g} to 2/lr = {goal:g} at "
+        f"step {edge.crossing}. A quadratic any sharper than that would throw gradient descent out; this loss did not: "
+    )
+    if len(edge.plateau) > 10:
+        off, spread = 100 * (fmean(edge.plateau) - 1), 100 * pstdev(edge.plateau)
+        text += (
+            f"in the last third of the run the sharpness was {off:+.1f} % from 2/lr on average, give or take "
+            f"{spread:.1f} %, while "
+        )
+    else:
+        text += "while "
+    return f"{text}the loss went from {first.loss:.3g} to {last.loss:.3g}. This is the edge of stability."

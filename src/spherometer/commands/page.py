@@ -1,0 +1,119 @@
+"""The page of the demo: what happened, the curve, the spectrum, the table, and how the numbers were taken."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spherometer import __version__
+from spherometer.commands.edge import LEARNING_RATE, RTOL, Edge, reading
+from spherometer.commands.tables import remark_lines, value_lines
+from spherometer.figures import density_figure, edge_figure
+from spherometer.metrics import Measurement
+from spherometer.report import Facts, Grid, Page, Picture, render, write_atomically
+from spherometer.values import format_with_error
+
+
+def write_page(edge: Edge, path: Path) -> None:
+    """One HTML file, whole or not at all."""
+    write_atomically(path, render(describe(edge)))
+
+
+def describe(edge: Edge) -> Page:
+    """What the page says."""
+    return Page(
+        title="At the edge of stability",
+        lead=reading(edge),
+        headlines=_headlines(edge),
+        sections=[_curve(edge), _spectrum(edge), _table(edge), _conventions(edge)],
+        footer=f"Written by Spherometer {__version__}. The whole page is in this one file.",
+    )
+
+
+def _headlines(edge: Edge) -> list[tuple[str, str]]:
+    sharpness = edge.measurements["sharpness"].estimate
+    numbers = [
+        (format_with_error(sharpness.value, sharpness.error), "sharpness at the end"),
+        (f"{edge.threshold:g}", f"2 / learning rate, at learning rate {LEARNING_RATE:g}"),
+    ]
+    if edge.crossing is not None:
+        numbers.append((f"{edge.crossing:,}", "step at which it was reached"))
+    products = fmean(row.products for row in edge.rows[1:] or edge.rows)
+    return [*numbers, (f"{products:.1f}", f"Hessian products for each tracked value, certified to {RTOL:.0%}")]
+
+
+def _curve(edge: Edge) -> Picture:
+    rows = edge.rows
+    figure = edge_figure(
+        [row.step for row in rows],
+        [row.sharpness for row in rows],
+        [row.error for row in rows],
+        [row.loss for row in rows],
+        threshold=edge.threshold,
+    )
+    caption = (
+        "Above: the largest eigenvalue of the Hessian during training; the band is a certified bound on its error. "
+        "Below: the loss, on a logarithmic axis. Once the sharpness is at 2/lr it wobbles, and falls all the same."
+    )
+    return Picture("Sharpness climbs to 2/lr and stays", figure, caption)
+
+
+def _spectrum(edge: Edge) -> Picture:
+    grid = edge.spectrum.grid(600)
+    found = edge.spectrum.on(grid)
+    figure = density_figure(
+        grid.tolist(),
+        _numbers(found.value),
+        _numbers(found.error),
+        _numbers(edge.measurements["top_eigenvalues:num=10"].value),
+        threshold=edge.threshold,
+    )
+    caption = (
+        "Density of all eigenvalues at the end, from stochastic Lanczos quadrature with eight random vectors; the band "
+        "is one standard error over them. The ticks are the ten largest eigenvalues. Most of the spectrum lies near "
+        "zero; a few directions carry the curvature."
+    )
+    return Picture("A bulk at zero, and a few outliers", figure, caption)
+
+
+def _table(edge: Edge) -> Grid:
+    rows = [_row(entry) for entry in edge.measurements.values()]
+    caption = (
+        "Bounds are certified by the solver; standard errors are those of the random vectors. "
+        "A product is one multiplication by the Hessian or Gauss-Newton matrix."
+    )
+    columns = ("quantity", "symbol", "value", "uncertainty", "products")
+    return Grid("Measured at the end", columns, rows, numeric=(2, 4), caption=caption)
+
+
+def _row(entry: Measurement) -> tuple[str, ...]:
+    estimate = entry.estimate
+    remarks = remark_lines(estimate) + ([] if estimate.status else [f"not converged: {estimate.status.message}"])
+    name = entry.metric.name.replace("_", " ")
+    return name, entry.metric.symbol, "\n".join(value_lines(estimate)), "\n".join(remarks), str(estimate.products)
+
+
+def _conventions(edge: Edge) -> Facts:
+    told: dict[str, Any] = edge.measurements.conventions
+    entries = {
+        "network": "tanh 64-64-64-10, weights from seed " + str(edge.seed),
+        "data": edge.data,
+        "loss": f"{told['loss']}: half the squared distance to the one-hot label, mean over {told['terms']:g} samples",
+        "training": f"full-batch gradient descent, learning rate {LEARNING_RATE:g}, {edge.rows[-1].step:,} steps",
+        "measured over": f"{told['parameters']:,} parameters ({told['selected']}), {told['dtype']}",
+        "random numbers": f"seed {told['seed']}; the same seed gives the same numbers",
+        "versions": f"spherometer {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
+        "again": f"spherometer demo --steps {edge.rows[-1].step} --seed {edge.seed}",
+    }
+    return Facts("How the numbers were taken", entries)
+
+
+def _numbers(values: float | Tensor) -> list[float]:
+    assert isinstance(values, Tensor)
+    found: list[float] = values.tolist()
+    return found

@@ -1,0 +1,67 @@
+"""From words on the command line to the options of a command, by tyro; what it refuses becomes one line."""
+
+from __future__ import annotations
+
+import io
+import re
+from contextlib import redirect_stderr
+from dataclasses import fields
+from typing import Any
+
+import tyro
+
+from spherometer.commands.errors import UsageError
+from spherometer.commands.table import Command, Runnable, nearest
+
+FRAME = re.compile(r"[\u2500-\u257f]")  # the box that tyro draws around an error
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def read_options(command: Command, words: list[str]) -> Runnable:
+    """The options of a command; help is printed and ends in SystemExit(0), wrong words in a UsageError."""
+    options, refused = command.options, io.StringIO()
+    try:
+        with redirect_stderr(refused):
+            found, unknown = tyro.cli(
+                options,
+                prog=f"spherometer {command.name}",
+                description=_description(command, options),
+                args=words,
+                return_unknown_args=True,
+                config=(tyro.conf.FlagCreatePairsOff,),
+            )
+    except SystemExit as exit_:
+        if exit_.code:
+            raise UsageError(_plain(refused.getvalue()), command.name) from None
+        raise
+    if unknown:
+        raise UsageError(_unknown_word(unknown[0], options), command.name)
+    return found
+
+
+def _description(command: Command, options: type[Any]) -> str:
+    examples = "\n".join(f"  $ {example}" for example in command.examples)
+    return f"{(options.__doc__ or '').strip()}\n\nexamples:\n{examples}"
+
+
+def _plain(box: str) -> str:
+    """The message out of tyro's box: the lines above the first rule, without the frame."""
+    inside: list[str] = []
+    for line in COLOUR.sub("", box).splitlines()[1:]:
+        text = FRAME.sub("", line).strip()
+        if not text and inside:
+            break
+        inside.append(text)
+    message = " ".join(inside)
+    missing = re.match(r"Missing from [^:]*: ([A-Z]+)", message)
+    if missing:
+        return f"expected {missing[1]}, got nothing"
+    message = re.sub(r"^Error parsing (\S+):", r"\1:", message)
+    return re.sub(r"^Missing value for argument '([^']*)'.*", r"\1: expected a value, got nothing", message)
+
+
+def _unknown_word(word: str, options: type[Any]) -> str:
+    if not word.startswith("-"):
+        return f"did not expect {word[:60]!r}"
+    known = [f"--{entry.name.replace('_', '-')}" for entry in fields(options)]
+    return f"no option is called {word.partition('=')[0][:60]}: {nearest(word.partition('=')[0], known)}"
