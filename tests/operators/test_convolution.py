@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 from torch import nn
-from torch.autograd import grad, gradcheck, gradgradcheck
+from torch.autograd import forward_ad, grad, gradcheck, gradgradcheck
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.profiler import ProfilerActivity, profile
@@ -257,6 +257,8 @@ def test_batched_gradients(problem):
         rows = grad(values, weights, basis, is_grads_batched=True, retain_graph=True)
         singly = [grad(values, weights, row, retain_graph=True) for row in basis]
         assert_same(rows, [torch.stack(parts) for parts in zip(*singly, strict=True)])
+        mapped = torch.func.vmap(lambda row: grad(values, weights, row, retain_graph=True))(basis)  # noqa: B023
+        assert_same(mapped, rows)
 
 
 def test_batched_hessian_products():
@@ -347,6 +349,15 @@ def test_torch_func_works_inside(problem):
     theirs = grad(loss(*weights), weights)
     assert_same(ours, theirs)
     assert float(slope) == pytest.approx(sum(float(entry.square().sum()) for entry in theirs))
+
+
+def test_forward_mode_works_inside(problem):
+    outputs, weights = problem
+    vectors = [torch.randn_like(weight) for weight in weights]
+    with FastConvolution(), forward_ad.dual_level():
+        pairs = zip(weights, vectors, strict=True)
+        tangent = forward_ad.unpack_dual(outputs(*[forward_ad.make_dual(w, v) for w, v in pairs])).tangent
+        assert_same([tangent], pushed(outputs, weights, vectors), tolerance=1e-10)
 
 
 def test_channels_last_is_kept():

@@ -56,11 +56,6 @@ def _is_covered(arguments: Sequence[Any]) -> bool:
     )
 
 
-def _linked(tensor: Tensor) -> Tensor:
-    """The tensor behind a node of its own, because the engine does not say whether it is about to reach a leaf."""
-    return tensor.view_as(tensor) if tensor.requires_grad and tensor.is_leaf else tensor
-
-
 def _wanted(context: Any, num_tensors: int) -> list[bool]:
     """Which of the first tensors given to a function have a gradient that somebody waits for in this backward pass.
 
@@ -75,7 +70,7 @@ def _wanted(context: Any, num_tensors: int) -> list[bool]:
 def _will_run(node: Any) -> bool:
     try:
         return torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # a leaf, or no backward pass of the engine: better too much than too little
+    except RuntimeError:  # a leaf that is asked for, or no engine at work: better too much than too little
         return True
 
 
@@ -103,9 +98,9 @@ class _Convolution(Function):
     def backward(context: Any, *gradients: Tensor) -> Any:
         x, w = context.saved_tensors
         rest = (context.geometry, context.num_biases, _wanted(context, 3))
-        # Without a further graph the bare function also serves batched gradients (`is_grads_batched`).
+        # The bare function also serves `torch.func.vmap` over `torch.autograd.grad`.
         pull = _ConvolutionGradient.apply if torch.is_grad_enabled() else _pull
-        return *pull(_linked(gradients[0]), x, w, *rest), None
+        return *pull(gradients[0], x, w, *rest), None
 
 
 def _pull(
@@ -199,7 +194,7 @@ def _transposed_convolution(
 def _convolve(x: Tensor, w: Tensor, b: Tensor | None, geometry: _Geometry) -> Tensor | None:
     if x.dim() != w.dim():
         return None
-    return _Convolution.apply(_linked(x), _linked(w), b if b is None else _linked(b), geometry)
+    return _Convolution.apply(x, w, b, geometry)
 
 
 def _each(value: int | Sequence[int], num_axes: int) -> list[int]:
@@ -237,7 +232,7 @@ class _BatchNorm(Function):
         x, weight, mean, scale = context.saved_tensors
         mask = [_wanted(context, 1)[0], True, True]
         pull = _BatchNormGradient.apply if torch.is_grad_enabled() else _pull_norm
-        return *pull(_linked(gradients[0]), x, weight, mean, scale, context.epsilon, mask), None, None
+        return *pull(gradients[0], x, weight, mean, scale, context.epsilon, mask), None, None
 
 
 def _pull_norm(
@@ -339,7 +334,7 @@ def _batch_norm(
     if not training or weight is None or bias is None or not has_spread:
         return None
     running = (running_mean, running_var, momentum)
-    return _BatchNorm.apply(_linked(input), _linked(weight), _linked(bias), running, eps)
+    return _BatchNorm.apply(input, weight, bias, running, eps)
 
 
 _TWINS: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
