@@ -76,7 +76,7 @@ class SpectralDensity:
     def _over_probes(self, samples: Tensor) -> Estimate:
         count = len(samples)
         spread = samples.std(0) if count > 1 else torch.zeros_like(samples[0])
-        error = student_factor(count) * spread / count**0.5 if count > 1 else spread + torch.inf
+        error = student_factor(count - 1) * spread / count**0.5 if count > 1 else spread + torch.inf
         mean = samples.mean(0)
         plain = mean.ndim == 0
         return Estimate(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spherometer.estimators.matrices import MatrixLike, SymmetricMatrix
-from spherometer.estimators.quadratic import BLOCK, MIN_SAMPLES, SMALL, complain
+from spherometer.estimators.quadratic import BLOCK, MIN_SAMPLES, SMALL, identity_blocks, missed
 from spherometer.estimators.randomness import child_stream, rademacher
 from spherometer.estimators.samples import student_factor
 from spherometer.values import Estimate, Status
@@ -61,11 +61,15 @@ def _sampled(matrix: SymmetricMatrix, rtol: float, limit: int, seed: int, began:
             return _read_off(matrix, began)
         goal = int(min(max(needed, moments.count + 1), 4 * moments.count, limit))
     reached = noise <= max(rtol * signal, matrix.epsilon * length)
-    complaint = "" if reached else complain(rtol, signal, noise, matrix.products)
     return Estimate(
-        moments.mean, error, "standard error", "random vectors", matrix.products,
-        time.perf_counter() - began, Status(reached, complaint),
-    )  # fmt: skip
+        moments.mean,
+        error,
+        "standard error",
+        "random vectors",
+        matrix.products,
+        time.perf_counter() - began,
+        Status() if reached else missed(rtol, signal, noise, matrix.products),
+    )
 
 
 class _Moments:
@@ -88,15 +92,10 @@ class _Moments:
 
     def error(self) -> Tensor:
         """Standard error of each mean, widened for the number of samples."""
-        return (self._squares / (self.count * (self.count - 1))).sqrt() * student_factor(self.count)
+        return (self._squares / (self.count * (self.count - 1))).sqrt() * student_factor(self.count - 1)
 
 
 def _read_off(matrix: SymmetricMatrix, began: float) -> Estimate:
-    size = matrix.num_rows
-    entries = []
-    for first in range(0, size, BLOCK):
-        columns = torch.zeros(size, min(BLOCK, size - first), dtype=matrix.dtype, device=matrix.device)
-        columns[first : first + columns.shape[1]].fill_diagonal_(1.0)
-        entries.append(matrix.apply(columns)[first : first + columns.shape[1]].diagonal())
+    entries = [matrix.apply(columns)[rows].diagonal() for rows, columns in identity_blocks(matrix)]
     value = torch.cat(entries)
     return Estimate(value, torch.zeros_like(value), products=matrix.products, seconds=time.perf_counter() - began)
