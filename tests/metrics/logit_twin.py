@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from hypothesis import strategies
-from reference.cases import BY_NAME
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from reference.cases import BY_NAME
 from spherometer import Problem
 from spherometer.metrics import measure
 from spherometer.values import Estimate
@@ -130,7 +131,7 @@ def random_network(
     generator = torch.Generator().manual_seed(seed)
     sizes = [3, *widths, classes]
     layers: list[nn.Module] = []
-    for before, after in zip(sizes[:-1], sizes[1:], strict=True):
+    for before, after in itertools.pairwise(sizes):
         layers += [nn.Linear(before, after, dtype=torch.float64), bend()]
     model = nn.Sequential(*layers[:-1])
     for weight in model.parameters():

@@ -26,12 +26,14 @@ def class_means(twin):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_gradient_alignment_within_its_error_bar(name):
     problem, twin = setting(name)
-    values, vectors = torch.linalg.eigh(twin.hessian())
+    _values, vectors = torch.linalg.eigh(twin.hessian())
     gradient = twin.gradients.mean(0)
     truth = torch.stack([cosine(gradient, vectors[:, -k]).abs() for k in (1, 2)])
     found = measured(problem, "gradient_alignment:num=2")
     assert bool(((found.value - truth).abs() <= found.error + 1e-9).all())
-    assert float(found.error.max()) < 0.2 and "random level" in found.note and found.labels == ("r1", "r2")
+    assert float(found.error.max()) < 0.2
+    assert "random level" in found.note
+    assert found.labels == ("r1", "r2")
     fine = measured(problem, "gradient_alignment:num=2:rtol=1e-10")
     assert_value(fine, truth, 1e-5)
 
@@ -106,12 +108,14 @@ def test_eigen_histograms_against_loops():
         counts = torch.histc(torch.tensor(values, dtype=torch.float64), 10, 0.0, high)
         found = measured(problem, f"{name}:num_bins=10")
         assert_value(found, counts / counts.sum())
-        assert len(found.labels) == 10 and float(found.value.sum()) == pytest.approx(1)
+        assert len(found.labels) == 10
+        assert float(found.value.sum()) == pytest.approx(1)
 
 
 def test_histogram_counts_what_it_leaves_out():
     found = histogram(torch.tensor([0.1, 0.9, torch.nan, 1.0 + 1e-12]).double(), 0.0, 1.0, 2)
-    assert found.value.tolist() == pytest.approx([1 / 3, 2 / 3]) and "1 of 4 left out" in found.note
+    assert found.value.tolist() == pytest.approx([1 / 3, 2 / 3])
+    assert "1 of 4 left out" in found.note
 
 
 def test_wrong_labels_point_against_the_top_eigenvector():
@@ -122,7 +126,8 @@ def test_wrong_labels_point_against_the_top_eigenvector():
         model, nn.CrossEntropyLoss(), (torch.tensor([[1.0], [1.0], [-2.0]]).double(), torch.tensor([0, 1, 1]))
     )
     found = measured(problem, "logit_alignment")
-    assert float(found.value[0]) == pytest.approx(1 / 3) and float(found.value[4]) == pytest.approx(1)
+    assert float(found.value[0]) == pytest.approx(1 / 3)
+    assert float(found.value[4]) == pytest.approx(1)
     assert float(measured(problem, "sample_alignment").value[0]) == pytest.approx(1 / 3)
 
 
@@ -141,8 +146,10 @@ def test_one_hot_samples_are_left_out_and_counted():
     assert "1 of 3 samples left out" in found["sample_alignment"].estimate.note
     assert "1 of 3 samples left out" in found["logit_alignment"].estimate.note
     lengths = found["mean_resultant_length"]
-    assert bool(lengths.value[0].isnan()) and float(lengths.value[1]) > 0
-    assert "1 samples left out" in lengths.estimate.note and "1 of 3 classes" in lengths.estimate.note
+    assert bool(lengths.value[0].isnan())
+    assert float(lengths.value[1]) > 0
+    assert "1 samples left out" in lengths.estimate.note
+    assert "1 of 3 classes" in lengths.estimate.note
     assert bool(found["class_mean_cosines"].value[0].isnan().all())  # predicted, but its m vanishes
 
 
@@ -152,7 +159,8 @@ def test_vanishing_gradient_has_no_direction():
         weight.data.zero_()
     inputs = torch.tensor([[1.0, 0.0], [1.0, 0.0]]).double()
     found = measured(Problem(model, nn.CrossEntropyLoss(), (inputs, torch.tensor([0, 1]))), "gradient_alignment")
-    assert bool(found.value.isnan().all()) and "the gradient vanishes" in found.note
+    assert bool(found.value.isnan().all())
+    assert "the gradient vanishes" in found.note
 
 
 def test_basis_drops_dependent_and_empty_classes():
@@ -166,4 +174,5 @@ def test_basis_drops_dependent_and_empty_classes():
 
 def test_unit_is_nan_where_there_is_no_direction():
     columns = unit(torch.tensor([[3.0, 0.0], [4.0, 0.0]]))
-    assert columns[:, 0].tolist() == pytest.approx([0.6, 0.8]) and bool(columns[:, 1].isnan().all())
+    assert columns[:, 0].tolist() == pytest.approx([0.6, 0.8])
+    assert bool(columns[:, 1].isnan().all())

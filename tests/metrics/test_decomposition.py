@@ -81,7 +81,7 @@ def test_T8_factors_of_a_dense_network_by_hand():
             gram[3 * i : 3 * i + 3, 3 * j : 3 * j + 3] = block
     J = twin.jacobians.flatten(0, 1)
     assert torch.allclose(gram, J @ J.T, atol=1e-12)
-    values, vectors = torch.linalg.eigh(twin.gauss_newton())
+    _values, vectors = torch.linalg.eigh(twin.gauss_newton())
     y = torch.stack([M @ Ji @ vectors[:, -1] for M, Ji in zip(twin.hessians, twin.jacobians, strict=True)])
     arriving = torch.stack([S.T @ row for S, row in zip(suffixes, y, strict=True)])
     suffix = arriving.square().sum() / y.square().sum()
@@ -116,7 +116,8 @@ def test_other_losses_need_no_closed_form():
 def test_layers_torch_calls_without_their_forward_are_counted():
     problem, _ = setting("multihead attention")
     found = measured(problem, "suffix_factors")
-    assert int(found.value.isnan().sum()) == 1 and "1 layers are used in a way that hides their output" in found.note
+    assert int(found.value.isnan().sum()) == 1
+    assert "1 layers are used in a way that hides their output" in found.note
 
 
 def test_in_place_activations_do_not_disturb_the_pass():
@@ -130,7 +131,8 @@ def test_a_flat_loss_has_no_driver():
     for weight in problem.model.parameters():
         weight.data.zero_()
     found = measured(problem.select("0"), "sharpness_by_layer")
-    assert bool((found.value == 0).all()) and "no layer drives it" in found.note
+    assert bool((found.value == 0).all())
+    assert "no layer drives it" in found.note
 
 
 def test_hooks_are_gone_afterwards():

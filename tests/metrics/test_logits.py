@@ -58,7 +58,8 @@ def test_T1_null_vector_trace_and_positivity(p):
     M = logit_hessian(p)
     assert float((M @ torch.ones(len(p), dtype=torch.float64)).abs().max()) < 1e-15
     values = logit_hessian_eigenpairs(p)[0]
-    assert float(values[-1]) == 0 and bool((values >= 0).all())
+    assert float(values[-1]) == 0
+    assert bool((values >= 0).all())
     assert float(values.sum()) == pytest.approx(float(1 - p.square().sum()), abs=1e-14)
 
 
@@ -96,9 +97,11 @@ def test_T3_uniform_probabilities_have_eigenvalues_that_are_no_secular_root():
 def test_secular_function_is_nan_at_poles_and_blind_to_zero_probabilities():
     p = torch.tensor([0.75, 0.25, 0.0], dtype=torch.float64)
     found = secular_function(p, torch.tensor([0.25, 0.0, 0.5, 0.249999, 0.250001]))
-    assert bool(found[0].isnan()) and float(found[1]) == 0
+    assert bool(found[0].isnan())
+    assert float(found[1]) == 0
     assert float(found[2]) == pytest.approx(1 - 0.75**2 / 0.25 - 0.25**2 / -0.25)
-    assert float(found[3]) < -1e3 and float(found[4]) > 1e3
+    assert float(found[3]) < -1e3
+    assert float(found[4]) > 1e3
 
 
 def test_T4_uniform_start():
@@ -115,7 +118,8 @@ def test_T5_largest_entries_stand_at_neighbouring_classes_typically():
     for k in range(9):
         two = vectors[:, :, k].abs().topk(2, dim=1).indices.sort(dim=1).values
         hits.append((two == torch.tensor([k, k + 1])).all(1).double().mean())
-        assert bool((vectors[:, k, k] > 0).all()) and bool((vectors[:, k + 1, k] < 0).all())
+        assert bool((vectors[:, k, k] > 0).all())
+        assert bool((vectors[:, k + 1, k] < 0).all())
     assert float(torch.stack(hits).mean()) > 0.8
 
 
@@ -198,15 +202,18 @@ def _constant_model(logits):
 def test_one_hot_outputs_are_answers_with_counts():
     problem = _constant_model([0.0, 2000.0, 0.0])  # the second label is right in part: the loss stays finite
     found = measured(problem, "impurity")
-    assert found.value == 0 and "4 one-hot outputs" in found.note
+    assert found.value == 0
+    assert "4 one-hot outputs" in found.note
     inverse = measured(problem, "inverse_impurity")
-    assert inverse.value == torch.inf and "one-hot" in inverse.note
+    assert inverse.value == torch.inf
+    assert "one-hot" in inverse.note
     assert bool(torch.isfinite(measured(problem, "impurity_matrix").value).all())
 
 
 def test_uniform_outputs_are_counted_as_ties():
     found = measured(_constant_model([1.0, 1.0, 1.0]), "impurity")
-    assert found.value == pytest.approx(1 / 3) and "4 with tied largest probabilities" in found.note
+    assert found.value == pytest.approx(1 / 3)
+    assert "4 with tied largest probabilities" in found.note
 
 
 @pytest.mark.parametrize("name", ["impurity", "gini", "impurity_matrix", "sample_alignment", "class_mean_norms"])

@@ -4,10 +4,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from logit_twin import NETWORKS, LogitTwin, assert_value, measured, networks, setting
-from reference.agreement import assert_unbiased
-from reference.cases import BY_NAME
 from torch import nn
 
+from reference.agreement import assert_unbiased
+from reference.cases import BY_NAME
 from spherometer import GaussNewton, HalfSquaredError, Problem
 from spherometer.estimators import eigenvalues
 from spherometer.metrics import measure, weight_jacobian
@@ -80,7 +80,8 @@ def test_output_jacobian_forgets_graphs_beyond_the_memory_limit():
     problem, twin = setting("conv2d")
     tight = Problem(problem.model, problem.loss, problem.data, memory=2_000)
     J = OutputJacobian(tight)
-    assert J.piece_size is not None and J.piece_size < 4
+    assert J.piece_size is not None
+    assert J.piece_size < 4
     vector = torch.ones(J.shape[1], dtype=torch.float64)
     assert torch.allclose(J @ vector, twin.jacobians.flatten(0, 1) @ vector, atol=1e-12)
     with pytest.raises(MemoryError, match="raise Problem"):
@@ -177,7 +178,9 @@ def test_T10_half_squared_error_orders_the_norms(network):
     square = float(found["logit_jacobian_norms"].value[2])
     trace = float(torch.stack([J.square().sum() for J in twin_of(network).jacobians]).mean())
     slack = 1e-8 * (1 + trace)
-    assert mean**2 <= top + slack and top <= square + slack and square <= trace + slack
+    assert mean**2 <= top + slack
+    assert top <= square + slack
+    assert square <= trace + slack
     assert float(found["lambda_star:rtol=1e-8"].value[4]) * square == pytest.approx(top, rel=1e-6)
 
 
@@ -280,7 +283,8 @@ def test_many_outputs_go_through_lanczos(monkeypatch):
         ("projected_mean_logit_jacobian_norm", norm(projector(3) @ twin.mean_jacobian)),
     ):
         found = measured(problem, name)
-        assert found.source == "solver" and found.products > 0
+        assert found.source == "solver"
+        assert found.products > 0
         assert abs(float(found.value) - float(truth)) <= max(float(found.error), 1e-12) <= 1e-3 * float(truth)
 
 
@@ -300,11 +304,13 @@ def test_dead_network_gives_answers():
         weight.data.zero_()
     frozen = problem.select("0")  # the first layer's weights do not reach the outputs at all
     found = measure(frozen, ["logit_jacobian_norms", "mean_logit_jacobian_norm", "lambda_star", "lambda_tilde"])
-    assert bool((found["logit_jacobian_norms"].value == 0).all()) and float(found["mean_logit_jacobian_norm"]) == 0
+    assert bool((found["logit_jacobian_norms"].value == 0).all())
+    assert float(found["mean_logit_jacobian_norm"]) == 0
     assert bool((found["lambda_star"].value == 0).all())
     assert "11 of 11 samples left out" in found["lambda_tilde"].estimate.note
     ratio = measured(frozen, "curvature_ratio")
-    assert torch.isnan(torch.tensor(ratio.value)) and "vanishes" in ratio.note
+    assert torch.isnan(torch.tensor(ratio.value))
+    assert "vanishes" in ratio.note
 
 
 def test_same_seed_same_number_and_no_side_effects():
@@ -316,7 +322,8 @@ def test_same_seed_same_number_and_no_side_effects():
     for name in ALL:
         one, two = torch.as_tensor(first[name].value), torch.as_tensor(second[name].value)
         assert torch.equal(one, two), name
-    assert torch.equal(state, torch.get_rng_state()) and all(m.training for m in problem.model.modules())
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(m.training for m in problem.model.modules())
     assert all(torch.equal(a, b) for a, b in zip(weights, problem.model.state_dict().values(), strict=True))
     assert all(parameter.grad is None for parameter in problem.model.parameters())
 

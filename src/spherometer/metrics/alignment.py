@@ -145,10 +145,13 @@ def subspace_alignment(bench: Bench, *, rtol: float = 1e-3) -> Estimate:
     needs=["weight_gram"],
 )
 def eigen_length_histogram(bench: Bench, *, num_bins: int = 20) -> Estimate:
-    """How alike the lengths of J'q⁽ⁱ⁾ are within a sample: near 1, C's approximation of tr G holds (Eq 14)."""
+    """How alike the lengths of J'q⁽ⁱ⁾ are within a sample: near 1, C's approximation of tr G holds (Eq 14).
+
+    The last of the bins, which reach to 4 (or to C), holds all that is beyond it too.
+    """
     grams = bench.shared(LogitBench).eigen_grams
     lengths = grams.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
-    return histogram((lengths / lengths.mean(1, keepdim=True)).flatten(), 0.0, float(lengths.shape[1]), num_bins)
+    return histogram((lengths / lengths.mean(1, keepdim=True)).flatten(), 0.0, min(4.0, lengths.shape[1]), num_bins)
 
 
 @metric(
@@ -169,7 +172,7 @@ def eigen_cosine_histogram(bench: Bench, *, num_bins: int = 20) -> Estimate:
 
 
 def histogram(values: Tensor, low: float, high: float, num_bins: int) -> Estimate:
-    """Shares of the finite values in equal bins from low to high, labelled by their centres; rounding is clamped."""
+    """Shares of the finite values in equal bins, labelled by their centres; what is beyond goes to the outermost bin."""
     kept = values[torch.isfinite(values)]
     missing = len(values) - len(kept)
     counts = torch.histc(kept.clamp(low, high), num_bins, low, high)
