@@ -166,3 +166,15 @@ def test_pieces_of_the_lanczos_way_keep_to_the_memory_limit():
     case = BY_NAME["conv2d"]
     assert len(list(local_grams(case.problem(memory=1000.0), "input"))) == 5
     assert len(list(local_grams(case.problem(), "input"))) == 1
+
+
+def test_a_module_registered_twice_keeps_its_parameters():
+    """torch's own weight tying in `functional_call` leaves plain tensors behind in such a model."""
+    layer = nn.Linear(3, 3).double()
+    model = nn.Sequential(layer, nn.Tanh(), layer)
+    weight = layer.weight
+    problem = Problem(model, nn.CrossEntropyLoss(), (torch.randn(4, 3).double(), torch.tensor([0, 1, 2, 0])))
+    found = sensitivity(problem)
+    assert [one.name for one in found.layers] == ["0", "0#2"]
+    assert layer.weight is weight
+    assert isinstance(layer.weight, nn.Parameter)

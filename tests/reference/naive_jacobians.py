@@ -19,7 +19,7 @@ def input_jacobian(model: nn.Module, sample: Tensor) -> Tensor:
 
 
 def layer_jacobian(model: nn.Module, sample: Tensor, name: str, use: int = 1) -> Tensor:
-    """∂f/∂x^l at one sample along all paths, (C, M_l): the tensor that enters the layer is moved before anybody reads it."""
+    """∂f/∂x^l at one sample, (C, M_l), x^l the very tensor that enters the layer, along all paths from it."""
     network, met = frozen(model), []
     module = network.get_submodule(name)
     module.register_forward_pre_hook(lambda _, arguments: met.append(arguments[0]))

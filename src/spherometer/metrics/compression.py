@@ -166,7 +166,8 @@ def representation_participation_ratio(bench: Bench, *, corrected: bool = True) 
     """The dimension of each layer's representation of the data.
 
     The plain ratio of a covariance from n samples is biased low, 1/PR_n ≈ 1/PR + 1/n. `corrected` divides unbiased
-    estimates of (Tr Σ)² and Tr(Σ²) instead, U-statistics over four different samples.
+    estimates of (Tr Σ)² and Tr(Σ²) instead, U-statistics over four different samples; what is left is the smaller bias
+    of a ratio. It may exceed the number of samples.
     """
     ratio = corrected_ratio if corrected else naive_ratio
     found = {name: ratio(matrix) for name, matrix in features(bench.problem, at=bench.weights)}

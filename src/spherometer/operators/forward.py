@@ -14,7 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from spherometer.operators.recorder import Recorder, record
 from spherometer.problems import Piece, Problem, State
-from spherometer.problems.batches import map_tensors
+from spherometer.problems.batches import map_tensors, num_samples
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ class Forward:
 
 def refuse_mixing(problem: Problem) -> None:
     """Refuse a problem whose samples see each other: their Jacobian is not block diagonal."""
-    if not problem.splittable:
+    single = num_samples(next(iter(problem.batches))) == 1 and problem.batchnorm == "eval" and problem.dropout is None
+    if not (single or problem.splittable):
         raise ValueError(
             "a Jacobian of each sample needs samples that do not see each other: use batchnorm='eval' and dropout=None"
         )

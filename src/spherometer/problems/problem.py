@@ -158,6 +158,19 @@ class Problem:
         return on_device(self.loss, self.device, self.precision)
 
     @cached_property
+    def _places(self) -> dict[str, list[str]]:
+        """All names of each weight and buffer, one for each module that holds it, by its first name.
+
+        `functional_call` can tie weights too, but it leaves a module that is registered twice without its parameters.
+        """
+        places: dict[int, list[str]] = {}
+        for path, module in self.model.named_modules():
+            for key, tensor in [*module._parameters.items(), *module._buffers.items()]:
+                if tensor is not None:
+                    places.setdefault(id(tensor), []).append(f"{path}.{key}" if path else key)
+        return {names[0]: names for names in places.values()}
+
+    @cached_property
     def splittable(self) -> bool:
         """Whether a batch may be cut into pieces without changing the mean: its samples do not see each other."""
         mixes = self.batchnorm == "train" and any(isinstance(m, _NormBase) for m in self.model.modules())
@@ -216,9 +229,9 @@ class Problem:
         if self.batchnorm == "train" or self.dropout is not None:  # modules in training mode write into their buffers
             tensors |= {name: tensor.clone() for name, tensor in state.fixed.items()}
         network = _Network(self.model, self.forward or _forward_pair)
-        renamed = {f"model.{name}": tensor for name, tensor in tensors.items()}
+        renamed = {f"model.{key}": tensor for name, tensor in tensors.items() for key in self._places[name]}
         with self._mode(piece.index):
-            return functional_call(network, renamed, (piece.content,))
+            return functional_call(network, renamed, (piece.content,), tie_weights=False)
 
     def evaluate(self, state: State, piece: Piece) -> Evaluation:
         """Mean loss and number of terms of one piece, as a differentiable function of `state.weights`."""
