@@ -17,7 +17,7 @@ def saved_bytes(build: Callable[[], object], known: Iterable[Tensor]) -> int:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in existing:
             sizes[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # the tensor itself would keep its graph alive for ever
 
     with saved_tensors_hooks(weigh, lambda tensor: tensor):
         graph = build()

@@ -81,7 +81,9 @@ class Operator(ABC):
         from scipy.sparse.linalg import LinearOperator
 
         name = str(self.dtype).removeprefix("torch.")
-        return LinearOperator(self.shape, matvec=lambda v: self @ v, matmat=lambda v: self @ v, dtype=name)
+        forward = self.__matmul__
+        back = forward if self.symmetric else None
+        return LinearOperator(self.shape, matvec=forward, matmat=forward, rmatvec=back, rmatmat=back, dtype=name)
 
 
 class Sum(Operator):

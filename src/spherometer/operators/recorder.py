@@ -103,7 +103,7 @@ class Recorder(TorchFunctionMode):
 
     def _bends_at_kinks_only(self, name: str, arguments: Any, options: dict[str, Any], given: list[Tensor]) -> bool:
         if name not in PRODUCTS:
-            return name in PIECEWISE_LINEAR
+            return name in PIECEWISE_LINEAR or not any(tensor.requires_grad for tensor in given)
         if name == "batch_norm" and options.get("training", arguments[5] if len(arguments) > 5 else False):
             return False
         if name in ("div", "__truediv__") and len(given) > 1 and given[1].requires_grad:
