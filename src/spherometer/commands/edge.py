@@ -93,7 +93,7 @@ class Edge:
 
 
 def reach_edge(*, num_steps: int, every: int, seed: int, watch: Callable[[Row], None] = lambda _: None) -> Edge:
-    """Train tanh 64-64-64-10 on a thousand digits with ½‖f − y‖²; measure once in so many steps, and more at the end."""
+    """Train tanh 64-64-64-10 on a thousand digits with ½‖f − y‖²; measure once in so many steps, more at the end."""
     began = time.perf_counter()
     dataset = rescale_inputs(load_data("digits", num=NUM_SAMPLES), -1, 1)
     problem = Problem(build_model("digits-mlp", seed=seed), HalfSquaredError(), dataset.tensors)
@@ -110,7 +110,7 @@ def reach_edge(*, num_steps: int, every: int, seed: int, watch: Callable[[Row], 
         measure(problem, METRICS, seed=seed),
         spectral_density(Hessian(problem), num_vectors=8, num_steps=80, seed=seed),
         seed,
-        repr(dataset),
+        f"{dataset.name}: {dataset.note}",
         time.perf_counter() - began,
     )
 
@@ -129,10 +129,6 @@ def reading(edge: Edge) -> str:
     )
     if len(edge.plateau) > 10:
         off, spread = 100 * (fmean(edge.plateau) - 1), 100 * pstdev(edge.plateau)
-        text += (
-            f"in the last third of the run the sharpness was {off:+.1f} % from 2/lr on average, give or take "
-            f"{spread:.1f} %, while "
-        )
-    else:
-        text += "while "
-    return f"{text}the loss went from {first.loss:.3g} to {last.loss:.3g}. This is the edge of stability."
+        side = "above" if off > 0 else "below"
+        text += f"in the last third of the run it was {abs(off):.1f} % {side} 2/lr, give or take {spread:.1f} %, "
+    return f"{text}while the loss went from {first.loss:.3g} to {last.loss:.3g}. This is the edge of stability."

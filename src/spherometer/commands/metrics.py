@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
@@ -33,7 +34,7 @@ class Metrics:
         if self.json:
             show_json({"metrics": [_described(metric) for metric in chosen.values()]})
         elif self.name == "all":
-            show(*[_entry(metric) for metric in chosen.values()], _footer(len(chosen)))
+            show(*_chapters(list(chosen.values())), _footer(len(chosen)))
         else:
             show(_in_full(next(iter(chosen.values()))))
         return 0
@@ -42,6 +43,19 @@ class Metrics:
 def _described(metric: Metric) -> dict[str, Any]:
     keys = ("name", "symbol", "formula", "unit", "source", "cost", "summary", "options")
     return {key: getattr(metric, key) for key in keys}
+
+
+def _chapters(chosen: list[Metric]) -> list[RenderableType]:
+    """Each file of metrics is a chapter, and its docstring the heading; curvature, the heart of it, comes first."""
+    from rich.text import Text
+
+    homes = dict.fromkeys(metric.function.__module__ for metric in chosen)
+    parts: list[RenderableType] = []
+    for home in sorted(homes, key=lambda name: not name.endswith(".curvature")):
+        title = (import_module(home).__doc__ or home).strip().splitlines()[0]
+        parts.append(Text(f"{title}\n", style="bold underline"))
+        parts += [_entry(metric) for metric in chosen if metric.function.__module__ == home]
+    return parts
 
 
 def _entry(metric: Metric) -> RenderableType:

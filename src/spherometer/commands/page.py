@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import platform
+import re
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from spherometer import __version__
-from spherometer.commands.edge import LEARNING_RATE, RTOL, Edge, reading
+from spherometer.commands.edge import LEARNING_RATE, Edge, reading
 from spherometer.commands.tables import remark_lines, value_lines
 from spherometer.figures import density_figure, edge_figure
 from spherometer.metrics import Measurement
 from spherometer.report import Facts, Grid, Page, Picture, render, write_atomically
-from spherometer.values import format_with_error
 
 
 def write_page(edge: Edge, path: Path) -> None:
@@ -37,14 +36,14 @@ def describe(edge: Edge) -> Page:
 
 def _headlines(edge: Edge) -> list[tuple[str, str]]:
     sharpness = edge.measurements["sharpness"].estimate
+    first, last = edge.rows[0], edge.rows[-1]
     numbers = [
-        (format_with_error(sharpness.value, sharpness.error), "sharpness at the end"),
-        (f"{edge.threshold:g}", f"2 / learning rate, at learning rate {LEARNING_RATE:g}"),
+        (f"{float(sharpness.value):.4g}", f"sharpness at the end, ±\N{NO-BREAK SPACE}{float(sharpness.error):.1g}"),
+        (f"{edge.threshold:g}", f"2/lr, at learning rate {LEARNING_RATE:g}"),
     ]
     if edge.crossing is not None:
-        numbers.append((f"{edge.crossing:,}", "step at which it was reached"))
-    products = fmean(row.products for row in edge.rows[1:] or edge.rows)
-    return [*numbers, (f"{products:.1f}", f"Hessian products for each tracked value, certified to {RTOL:.0%}")]
+        numbers.append((f"{edge.crossing:,}", "step at which 2/lr was reached"))
+    return [*numbers, (f"{last.loss:.3g}", f"loss at the end, from {first.loss:.3g}")]
 
 
 def _curve(edge: Edge) -> Picture:
@@ -57,7 +56,7 @@ def _curve(edge: Edge) -> Picture:
         threshold=edge.threshold,
     )
     caption = (
-        "Above: the largest eigenvalue of the Hessian during training; the band is a certified bound on its error. "
+        "Above: the largest eigenvalue of the Hessian during training, certified to 1 %; the band shows the bound. "
         "Below: the loss, on a logarithmic axis. Once the sharpness is at 2/lr it wobbles, and falls all the same."
     )
     return Picture("Sharpness climbs to 2/lr and stays", figure, caption)
@@ -88,14 +87,20 @@ def _table(edge: Edge) -> Grid:
         "A product is one multiplication by the Hessian or Gauss-Newton matrix."
     )
     columns = ("quantity", "symbol", "value", "uncertainty", "products")
-    return Grid("Measured at the end", columns, rows, numeric=(2, 4), caption=caption)
+    return Grid("Measured at the end", columns, rows, numeric=(4,), fixed=(1, 2), caption=caption)
 
 
 def _row(entry: Measurement) -> tuple[str, ...]:
     estimate = entry.estimate
     remarks = remark_lines(estimate) + ([] if estimate.status else [f"not converged: {estimate.status.message}"])
     name = entry.metric.name.replace("_", " ")
-    return name, entry.metric.symbol, "\n".join(value_lines(estimate)), "\n".join(remarks), str(estimate.products)
+    products = str(estimate.products) if estimate.products else "–"
+    return name, entry.metric.symbol, _aligned(value_lines(estimate)), "\n".join(remarks), products
+
+
+def _aligned(lines: list[str]) -> str:
+    """Labels and numbers in columns, by spaces as wide as a digit."""
+    return "\n".join(re.sub(" {2,}", lambda gap: "\N{FIGURE SPACE}" * len(gap[0]), line) for line in lines)
 
 
 def _conventions(edge: Edge) -> Facts:

@@ -13,7 +13,7 @@ import tyro
 from spherometer.commands.errors import UsageError
 from spherometer.commands.table import Command, Runnable, nearest
 
-FRAME = re.compile(r"[\u2500-\u257f]")  # the box that tyro draws around an error
+FRAME = re.compile(r"[\u2500-\u257f]|^[|+]|[|+]$|-{4,}")  # the box that tyro draws around an error, also in ASCII
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -49,9 +49,10 @@ def _plain(box: str) -> str:
     inside: list[str] = []
     for line in COLOUR.sub("", box).splitlines()[1:]:
         text = FRAME.sub("", line).strip()
-        if not text and inside:
+        if text:
+            inside.append(text)
+        elif inside:
             break
-        inside.append(text)
     message = " ".join(inside)
     missing = re.match(r"Missing from [^:]*: ([A-Z]+)", message)
     if missing:

@@ -1,5 +1,6 @@
 """Rows -> pictures: descriptions for plotly (the page) and drawings by matplotlib (files); never a model."""
 
 from spherometer.figures.interactive import Figure, density_figure, edge_figure
+from spherometer.figures.static import draw_edge
 
-__all__ = ["Figure", "density_figure", "edge_figure"]
+__all__ = ["Figure", "density_figure", "draw_edge", "edge_figure"]

@@ -18,9 +18,11 @@ def edge_figure(steps: Numbers, sharpness: Numbers, errors: Numbers, losses: Num
     layout |= {
         "xaxis": _axis("step of gradient descent") | {"anchor": "y2", "range": [0, max(steps)]},
         "yaxis": _axis("sharpness") | {"domain": [0.34, 1], "rangemode": "tozero"},
-        "yaxis2": _axis("loss") | {"domain": [0, 0.27], "type": "log", "dtick": 1},
+        "yaxis2": _axis("loss") | {"domain": [0, 0.27], "type": "log", "tickvals": _log_ticks(losses)},
         "shapes": [_goal_line("h", threshold)],
-        "annotations": [_label("2 / learning rate", x=0, y=threshold, xref="paper", yanchor="bottom", xanchor="left")],
+        "annotations": [
+            _label("2 / learning rate", x=1, y=threshold, xref="paper", yanchor="top", xanchor="right", yshift=-10)
+        ],
     }
     curve = {
         "type": "scatter", "mode": "lines", "name": "sharpness", "x": list(steps), "y": list(sharpness),
@@ -39,10 +41,10 @@ def density_figure(
 ) -> Figure:
     """Density of eigenvalues with a band of one standard error, on a logarithmic axis; single eigenvalues as ticks."""
     top = max(density)
-    floor = top * 1e-7
-    clipped = [max(value, floor) for value in density]
-    lower = [max(value - error, floor) for value, error in zip(density, errors, strict=True)]
-    upper = [max(value + error, floor) for value, error in zip(density, errors, strict=True)]
+    floor, depth = top * 1e-7, top * 1e-30  # the curve leaves the picture at its floor; a logarithm needs some depth
+    curve_values = [max(value, depth) for value in density]
+    lower = [max(value - error, depth) for value, error in zip(density, errors, strict=True)]
+    upper = [max(value + error, depth) for value, error in zip(density, errors, strict=True)]
     layout = _layout(height=400)
     layout |= {
         "xaxis": _axis("eigenvalue of the Hessian"),
@@ -53,7 +55,7 @@ def density_figure(
         "annotations": [_label("2 / lr", x=threshold, y=1, yref="paper", yanchor="top", xanchor="right")],
     }  # fmt: skip
     curve = {
-        "type": "scatter", "mode": "lines", "name": "density", "x": list(grid), "y": clipped,
+        "type": "scatter", "mode": "lines", "name": "density", "x": list(grid), "y": curve_values,
         "line": {"color": ACCENT, "width": 1.8}, "hovertemplate": "λ %{x:.3g}<br>density %{y:.2g}<extra></extra>",
     }  # fmt: skip
     ticks = {
@@ -78,7 +80,8 @@ def _ribbon(places: Numbers, lower: Numbers, upper: Numbers) -> dict[str, Any]:
 
 def _layout(height: int) -> dict[str, Any]:
     return {
-        "height": height, "margin": {"l": 58, "r": 12, "t": 12, "b": 48}, "showlegend": False, "hovermode": "closest",
+        "height": height, "autosize": True, "margin": {"l": 58, "r": 12, "t": 12, "b": 48},
+        "showlegend": False, "hovermode": "closest",
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "inherit", "size": 13, "color": INK}, "dragmode": False,
         "hoverlabel": {"bgcolor": "var(--card)", "bordercolor": "var(--rule)", "font": {"color": INK}},
@@ -88,7 +91,7 @@ def _layout(height: int) -> dict[str, Any]:
 def _axis(title: str) -> dict[str, Any]:
     return {
         "title": {"text": title, "standoff": 10}, "gridcolor": "var(--grid)", "linecolor": "var(--rule)",
-        "zeroline": False, "ticks": "", "automargin": True, "tickfont": {"color": "var(--quiet)"},
+        "zeroline": False, "ticks": "", "automargin": True, "tickfont": {"color": "var(--quiet)", "size": 12},
     }  # fmt: skip
 
 
@@ -101,3 +104,12 @@ def _goal_line(direction: str, place: float) -> dict[str, Any]:
 
 def _label(text: str, **place: Any) -> dict[str, Any]:
     return {"text": text, "showarrow": False, "font": {"color": GOAL, "size": 12}} | place
+
+
+def _log_ticks(values: Numbers) -> list[float]:
+    """1, 2, 5, 10, ... over the range of some positive values."""
+    low, high = min(values), max(values)
+    if not 0 < low < high:
+        return [high]
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [round(digit * 10.0**power, 12) for power in decades for digit in (1, 2, 5)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, ClassVar
 
@@ -29,13 +29,14 @@ class Picture:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table; a cell may hold several lines.  The columns in `numeric` are set flush right."""
+    """A table; a cell may hold several lines. Columns in `numeric` are set flush right, those in `fixed` never wrap."""
 
     kind: ClassVar[str] = "grid"
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     numeric: Sequence[int] = ()
+    fixed: Sequence[int] = ()
     caption: str = ""
 
 
@@ -57,7 +58,6 @@ class Page:
     sections: Sequence[Prose | Picture | Grid | Facts]
     headlines: Sequence[tuple[str, str]] = ()
     footer: str = ""
-    labels: dict[str, str] = field(default_factory=dict)
 
 
 def render(page: Page) -> str:

@@ -1,0 +1,75 @@
+"""Help that teaches, and is there at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from spherometer.commands import COMMANDS
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("-h",), ("help",)])
+def test_the_overview_teaches_every_command(run, words):
+    outcome = run(*words)
+    assert outcome.code == 0
+    assert outcome.err == ""
+    assert outcome.out.startswith("Spherometer measures the geometry of neural networks")
+    for command in COMMANDS.values():
+        assert f"  {command.name:<9} {command.summary}\n            $ {command.examples[0]}\n" in outcome.out
+    assert "exit codes: 0 done, 1 something that was to hold does not, 2 wrong use" in outcome.out
+    assert max(map(len, outcome.out.splitlines())) <= 86
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_explains_itself(run, name):
+    outcome = run(name, "--help")
+    assert outcome.code == 0
+    assert outcome.err == ""
+    assert f"usage: spherometer {name} [-h]" in outcome.out
+    for example in COMMANDS[name].examples:
+        assert f"  $ {example}\n" in outcome.out
+    assert "--json" in outcome.out
+
+
+def test_help_of_measure_in_full_words(run):
+    text = " ".join(run("measure", "--help").out.replace("│", " ").split())
+    for words in (
+        "MODEL name of the zoo, package.module:function that returns a model, timm:NAME or hf:NAME (required)",
+        "--weights FILE safetensors file or torch state dict; pickled code is never run (default: fresh)",
+        "--num N the first so many samples, in file order (default: all)",
+        "--loss {auto,cross-entropy,half-squared-error,mse}",
+        "--memory BYTES",
+        "(default: 4GB)",
+        "--keep-memory",
+    ):
+        assert words in text
+
+
+def test_examples_of_the_help_can_be_read():
+    from spherometer.commands.parsing import read_options
+
+    for command in COMMANDS.values():
+        for example in command.examples:
+            program, name, *words = example.split()
+            assert (program, name) == ("spherometer", command.name)
+            assert isinstance(read_options(command, words), command.options)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["mesure"]])
+def test_nothing_heavy_is_imported_for_help(words):
+    code = (
+        "import sys; from spherometer.cli import main; main(sys.argv[1:]); "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'scipy', 'tyro', 'rich')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_version(run):
+    from spherometer import __version__
+
+    outcome = run("--version")
+    assert outcome.code == 0
+    assert outcome.out.startswith(f"spherometer {__version__}, torch ")
