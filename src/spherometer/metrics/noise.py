@@ -9,7 +9,7 @@ from torch import Tensor
 
 from spherometer.estimators import eigenvalues
 from spherometer.metrics.bench import Bench
-from spherometer.metrics.sample_pool import SamplePool
+from spherometer.metrics.sample_pool import SamplePool, check_separate
 from spherometer.metrics.options import check_batch_size, check_count, check_positive
 from spherometer.metrics.registry import metric
 from spherometer.operators import HessianVariance, random_gradient
@@ -139,12 +139,8 @@ def hessian_variance_bound(
 
 def batch_noise(bench: Bench, batch_size: int, *, replacement: bool) -> float:
     """c with E‖⟨g⟩_B‖² = ‖⟨g⟩‖² + c·E‖g − ⟨g⟩‖²: (N−B)/((N−1)B), or 1/B with replacement."""
-    if not bench.problem.splittable:
-        raise ValueError(
-            "expected samples that do not see each other, got a problem whose batches cannot be cut: "
-            "use batchnorm='eval', dropout=None and a loss that is a mean over samples"
-        )
     num = bench.num_samples
+    check_separate(bench.problem, num)
     check_batch_size(batch_size, num)
     return 1 / batch_size if replacement else (num - batch_size) / (max(num - 1, 1) * batch_size)
 

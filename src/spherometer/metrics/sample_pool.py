@@ -17,12 +17,10 @@ class SamplePool:
 
     def __init__(self, problem: Problem) -> None:
         self._batches = list(problem.batches)
-        sizes = [num_samples(batch) for batch in self._batches]
-        if not problem.splittable or None in sizes:
-            raise ValueError(
-                "expected samples that do not see each other, got a problem whose batches cannot be cut: "
-                "use batchnorm='eval', dropout=None and a loss that is a mean over samples"
-            )
+        sizes = [size for batch in self._batches if (size := num_samples(batch)) is not None]
+        if len(sizes) < len(self._batches):
+            raise ValueError("expected batches whose tensors share a first axis of samples, got one whose do not")
+        check_separate(problem, sum(sizes))
         self._ends = torch.tensor(sizes).cumsum(0)
 
     def __len__(self) -> int:
@@ -46,6 +44,15 @@ class SamplePool:
     def cut(self, size: int) -> list[Any]:
         """All samples in order, in batches of `size`, the last one perhaps smaller."""
         return [self.batch(rows) for rows in torch.arange(len(self)).split(size)]
+
+
+def check_separate(problem: Problem, num: int) -> None:
+    """Refuse samples that see each other; a single one does not."""
+    if num > 1 and not problem.splittable:
+        raise ValueError(
+            "expected samples that do not see each other, got a problem whose batches cannot be cut: "
+            "use batchnorm='eval', dropout=None and a loss that is a mean over samples"
+        )
 
 
 def _rows(batch: Any, rows: Tensor) -> Any:

@@ -105,7 +105,7 @@ def shift_loss(bench: Bench, *, distance: float = 1.0, rtol: float = 0.02) -> Es
     note tells how large it can be.
     """
     check_positive("distance", distance, "it is the length of the shift of the weights")
-    trace, top = bench.trace("hessian", rtol), bench.extreme("hessian", rtol=min(rtol, 1e-2))
+    trace, top = bench.trace("hessian", rtol), bench.extreme("hessian", rtol=min(rtol, 1e-3))
     factors = (distance**2 / (2 * bench.problem.num_parameters), distance**2 / 2)
     slope = float(bench.gradient.norm()) * distance
     return replace(

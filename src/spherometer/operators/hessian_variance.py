@@ -36,4 +36,4 @@ class HessianVariance(Operator):
         mean = sum(share * product for share, product in zip(self.shares, products, strict=True))
         deviations = (product - mean for product in products)
         parts = zip(self.shares, self.hessians, deviations, strict=True)
-        return sum(share * (hessian @ deviation) for share, hessian, deviation in parts)  # type: ignore[return-value]
+        return sum(share * (hessian @ deviation) for share, hessian, deviation in parts)
