@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -47,7 +49,7 @@ def dense_network(seed: int, bend: type[nn.Module] | None = None) -> tuple[nn.Mo
         outputs, depth = integer(1, 3), integer(1, 4)
         widths = [integer(outputs, 8) for _ in range(depth)] + [outputs]
         bias, parts = bool(integer(0, 1)), []
-        for before, after in zip(widths, widths[1:], strict=False):
+        for before, after in pairwise(widths):
             parts += [nn.Linear(before, after, bias=bias), chosen()]
         return nn.Sequential(*parts[:-1])
 
