@@ -10,7 +10,7 @@ from spherometer import HalfSquaredError, Problem
 from spherometer.metrics import Bench
 from spherometer.metrics import blocks as blocks_module
 from spherometer.metrics.blocks import block_traces
-from spherometer.metrics.layers import _rescaled_minimum
+from spherometer.metrics.layers import rescaled_minimum
 
 every_network = pytest.mark.parametrize("name", NETWORKS)
 every_loss = pytest.mark.parametrize("loss", LOSSES)
@@ -64,10 +64,10 @@ def test_shares_of_random_traces_have_honest_bars(monkeypatch):
     monkeypatch.setattr(blocks_module, "MAX_PROBES", 32)
     problem, twin = problem_and_twin("tanh")
     truth = by_tensor(problem, twin.hessian().diagonal())
-    found = [one(problem, "trace_shares:rtol=0.001", seed) for seed in range(30)]
+    found = [one(problem, "trace_shares:rtol=0.001", seed) for seed in range(24)]
     scores = torch.stack([(entry.value - truth / truth.sum()) / entry.error for entry in found])
     assert all(entry.source == "random vectors" for entry in found)
-    assert float(scores.mean(0).abs().max()) < 4 / 30**0.5
+    assert float(scores.mean(0).abs().max()) < 4 / 24**0.5
     assert 0.75 < float(scores.std()) < 1.35
 
 
@@ -140,10 +140,10 @@ def test_normalised_sharpness_is_the_minimum_found_by_a_general_minimiser(name):
     for key, weight in problem.split(twin.weights).items():
         if weight.ndim > 1:
             truth += minimised(weight.square().reshape(*weight.shape[:2], -1), diagonal[key])
-    found = one(problem, "normalised_sharpness:steps=2000")
+    found = one(problem, "normalised_sharpness:steps=1000")
     reach = 4 * found.error  # zero where the diagonal is exact; where units are dead the minimum lies at infinity
     assert (1 - 1e-4) * truth - reach <= found.value <= (1 + 1e-9) * truth + reach
-    halved = one(problem, "normalised_sharpness:steps=2000:scale=2.0")
+    halved = one(problem, "normalised_sharpness:steps=1000:scale=2.0")
     assert halved.value == pytest.approx(found.value / 2)
 
 
@@ -168,11 +168,17 @@ def test_rows_that_are_dead_cost_nothing_and_pull_on_nothing():
     """A row without weight or without curvature can be scaled away, whatever it holds otherwise."""
     generator = torch.Generator().manual_seed(1)
     weight, curvature = torch.rand(2, 3, 4, generator=generator, dtype=torch.float64)
-    alone, _ = _rescaled_minimum(weight[:1], curvature[:1], 200)
+    alone, *_ = rescaled_minimum(weight[:1], curvature[:1], 200)
     weight[1:] = 0
-    assert _rescaled_minimum(weight, curvature, 200)[0] == pytest.approx(alone)
+    assert rescaled_minimum(weight, curvature, 200)[0] == pytest.approx(alone)
     weight[1], curvature[1:] = 5, 0
-    assert _rescaled_minimum(weight, curvature, 200)[0] == pytest.approx(alone)
+    assert rescaled_minimum(weight, curvature, 200)[0] == pytest.approx(alone)
+
+
+def test_a_minimum_that_is_not_reached_is_flagged():
+    problem, _ = problem_and_twin("relu")
+    assert "raise steps" in one(problem, "normalised_sharpness:steps=2").status.message
+    assert one(problem, "normalised_sharpness:steps=1000").status
 
 
 def test_dead_layers_are_answers():

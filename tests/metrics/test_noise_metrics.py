@@ -80,7 +80,7 @@ def test_large_noise_makes_the_threshold_proportional_to_the_batch():
 def test_sampled_gradient_ratio_has_honest_bars():
     problem, _ = problem_and_twin("tanh")
     truth = float(one(problem, "gradient_ratio:batch_size=2").value)
-    assert_honest([one(problem, "sampled_gradient_ratio:batch_size=2:num=40", seed) for seed in range(32)], truth)
+    assert_honest([one(problem, "sampled_gradient_ratio:batch_size=2:num=32", seed) for seed in range(24)], truth)
     drawn = one(problem, "sampled_gradient_ratio:batch_size=2:num=200:replacement=True")
     assert_within(drawn, float(one(problem, "gradient_ratio:batch_size=2:replacement=True").value))
 
@@ -100,7 +100,7 @@ def test_descent_ratio_from_random_gradients_has_honest_bars():
     problem, _ = problem_and_twin("tanh")
     truth = float(one(problem, "descent_ratio:batch_size=2").value)
     many = repeated(problem, 50)  # 350 samples: more than num, so that random sums are used
-    found = [one(many, "descent_ratio:batch_size=2:num=32:rtol=0.001:replacement=True", seed) for seed in range(32)]
+    found = [one(many, "descent_ratio:batch_size=2:num=32:rtol=0.001:replacement=True", seed) for seed in range(24)]
     exact = float(one(problem, "descent_ratio:batch_size=2:replacement=True").value)
     assert all(entry.source == "random vectors" and "raise num" in entry.status.message for entry in found)
     assert truth != exact
@@ -126,7 +126,7 @@ def test_random_gradients_have_the_covariance_of_single_gradients(loss):
     targets = classes if isinstance(loss, nn.CrossEntropyLoss) else nn.functional.one_hot(classes, 3).double()
     fisher = EmpiricalFisher(Problem(model, loss, (inputs, targets)))
     stream = torch.Generator().manual_seed(0)
-    draws = torch.stack([random_gradient(fisher, stream) for _ in range(500)])
+    draws = torch.stack([random_gradient(fisher, stream) for _ in range(300)])
     probe = torch.randn(draws.shape[1], generator=stream, dtype=torch.float64)
     squares = (draws @ probe).square()
     score = (squares.mean() - probe @ (fisher @ probe)) / (squares.std() / len(squares) ** 0.5)
@@ -179,7 +179,7 @@ def test_hessian_variance_bound_decides_one_dimensional_sgd():
     for rate, stable in ((0.5, True), (0.65, False)):
         bound = float(one(problem, f"hessian_variance_bound:lr={rate}:batch_size=1").value)
         growth = sum((1 - rate * curvature) ** 2 for curvature in (1, 4)) / 2
-        assert (growth < 1) is (2.5 < bound) is stable
+        assert (growth < 1) is (bound > 2.5) is stable
 
 
 def test_hessian_variance_bound_without_solution_is_zero_and_says_so():

@@ -234,7 +234,7 @@ def test_optimisers_without_a_threshold_are_refused(build, match):
 def test_an_optimiser_before_its_first_step_has_no_diagonal(kind):
     problem, _ = problem_and_twin("tanh")
     with pytest.raises(
-        ValueError, match="has taken no step for '0.weight', so it has no preconditioner yet: take a step"
+        ValueError, match=r"has taken no step for '0.weight', so it has no preconditioner yet: take a step"
     ):
         preconditioner(problem, kind(problem.model.parameters()))
 
@@ -242,5 +242,5 @@ def test_an_optimiser_before_its_first_step_has_no_diagonal(kind):
 def test_a_parameter_the_optimiser_does_not_know_is_refused():
     problem, _ = problem_and_twin("tanh")
     optimizer = torch.optim.SGD(problem.model[0].parameters(), lr=0.1)
-    with pytest.raises(ValueError, match="every chosen parameter in the optimizer, got none for '2.weight': choose"):
+    with pytest.raises(ValueError, match=r"every chosen parameter in the optimizer, got none for '2.weight': choose"):
         preconditioner(problem, optimizer)

@@ -66,7 +66,7 @@ def test_ragged_batches_give_the_same():
 def test_model_without_a_linear_layer_is_refused():
     model = nn.Sequential(nn.Conv2d(1, 3, 4), nn.Flatten()).double()
     problem = Problem(model, nn.CrossEntropyLoss(), samples("convolutional"))
-    with pytest.raises(ValueError, match="uses a chosen weight in a linear layer .* got none: choose its parameters"):
+    with pytest.raises(ValueError, match=r"uses a chosen weight in a linear layer .* got none: choose its parameters"):
         one(problem, "relative_flatness")
 
 

@@ -119,7 +119,7 @@ def test_sampled_adaptive_sharpness_is_unbiased_with_honest_bars_on_a_quadratic(
     """There S_avg^ρ = Σθ²H_jj at any ρ (T42)."""
     problem, weights, matrix = quadratic()
     truth = float(matrix.diagonal() @ weights.square())
-    assert_honest([one(problem, "sampled_adaptive_sharpness:num=32:rho=1.0", seed) for seed in range(64)], truth)
+    assert_honest([one(problem, "sampled_adaptive_sharpness:num=32:rho=1.0", seed) for seed in range(32)], truth)
 
 
 def test_sampled_adaptive_sharpness_tends_to_the_exact_one_quadratically():

@@ -24,7 +24,7 @@ from spherometer.metrics.bound_terms import (
     layer_terms,
 )
 from spherometer.metrics.inputs import input_invariant_mls
-from spherometer.metrics.layers import _rescaled_minimum
+from spherometer.metrics.layers import rescaled_minimum
 from spherometer.metrics.registry import metric
 from spherometer.metrics.volumes import LogVolumes, log_volumes, volume_of
 from spherometer.values import Estimate
@@ -216,7 +216,7 @@ def normalised_sharpness_chain(bench: Bench) -> Estimate:
     weight = found.layers[0].weight.double()
     curvature = _first_layer_diagonal(bench, layer.name).reshape(weight.shape)
     lines = [
-        _rescaled_minimum(weight, curvature, 100)[0],
+        rescaled_minimum(weight, curvature, 100)[0],
         float((weight.abs() * curvature.sqrt()).sum()),
         float((found.input_columns * found.inputs.double().square()).mean(0).sqrt().sum()),
     ]

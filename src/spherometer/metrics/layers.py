@@ -12,6 +12,8 @@ from spherometer.metrics.options import check_choice, check_count, check_positiv
 from spherometer.metrics.registry import metric
 from spherometer.values import Estimate, Status
 
+FINISHED = 1e-6  # a relative fall of a minimum that no longer matters
+
 
 @metric(
     symbol="S(W_l)",
@@ -125,30 +127,36 @@ def normalised_sharpness(bench: Bench, *, scale: float = 1.0, steps: int = 100, 
     found = bench.diagonal("hessian", rtol)
     errors = found.error if isinstance(found.error, Tensor) else torch.zeros_like(torch.as_tensor(found.value))
     curvature, bars = bench.problem.split(torch.as_tensor(found.value)), bench.problem.split(errors)
-    total, error, negative = 0.0, 0.0, 0
+    total, error, falling, negative = 0.0, 0.0, 0.0, 0
     for name, weight in bench.tensors.items():
         if weight.ndim > 1:
-            value, slopes = _rescaled_minimum(weight.double(), curvature[name].double().clamp(min=0), steps)
-            total += value
+            value, slopes, fall = rescaled_minimum(weight.double(), curvature[name].double().clamp(min=0), steps)
+            total, falling = total + value, falling + fall
             error += float((slopes * _window_sum(bars[name].double())).sum())
             negative += int((curvature[name] < 0).sum())
     noted = [f"λ = {scale:g}"] + ([f"{negative} negative H_ij count as zero"] if negative else [])
     noted += ["error bars of H_ij added up, an upper estimate"] if error else []
-    return replace(found, value=total / scale, error=error / scale, note="; ".join(noted))
+    unfinished = Status(False, f"still falling by {falling:.2g} in the last of {steps} steps: raise steps")
+    status = unfinished if falling > FINISHED * total else found.status
+    return replace(found, value=total / scale, error=error / scale, status=status, note="; ".join(noted))
 
 
-def _rescaled_minimum(weight: Tensor, curvature: Tensor, steps: int) -> tuple[float, Tensor]:
-    """min over a, b > 0 of Σ_ij [H_ij a_i b_j + W_ij² / (4 a_i b_j)], and its slope a_i b_j in H_ij.
+def rescaled_minimum(weight: Tensor, curvature: Tensor, steps: int) -> tuple[float, Tensor, float]:
+    """min over a, b > 0 of Σ_ij [H_ij a_i b_j + W_ij² / (4 a_i b_j)], its slope a_i b_j in H_ij, and its last fall.
 
     With the best a it is Σ_i √(Σ_j W_ij²/b_j · Σ_j H_ij b_j): rows without weight or without curvature cost nothing.
     """
     squares, curvature = _supported(_window_sum(weight.square()), _window_sum(curvature))
     rows, columns = (torch.ones(size, dtype=torch.float64, device=weight.device) for size in squares.shape)
+    cost, fall = float("inf"), 0.0
     for _ in range(steps):
         rows = _balance(squares / columns, curvature * columns)
         columns = _balance((squares / rows[:, None]).T, (curvature * rows[:, None]).T)
-    costs = (squares / columns).sum(1) * (curvature * columns).sum(1)
-    return float(costs.sqrt().sum()), rows[:, None] * columns
+        last, cost = cost, float(((squares / columns).sum(1) * (curvature * columns).sum(1)).sqrt().sum())
+        fall = last - cost
+        if fall <= 1e-3 * FINISHED * cost:
+            break
+    return cost, rows[:, None] * columns, fall
 
 
 def _supported(squares: Tensor, curvature: Tensor) -> tuple[Tensor, Tensor]:

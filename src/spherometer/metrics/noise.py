@@ -9,9 +9,9 @@ from torch import Tensor
 
 from spherometer.estimators import eigenvalues
 from spherometer.metrics.bench import Bench
-from spherometer.metrics.sample_pool import SamplePool, check_separate
 from spherometer.metrics.options import check_batch_size, check_count, check_positive
 from spherometer.metrics.registry import metric
+from spherometer.metrics.sample_pool import SamplePool, check_separate
 from spherometer.operators import HessianVariance, random_gradient
 from spherometer.problems.modes import differentiating
 from spherometer.problems.weights import flatten
