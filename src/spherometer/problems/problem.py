@@ -336,7 +336,7 @@ class Problem:
         if first is None:
             raise ValueError("expected data with at least one batch, got none")
         self._refuse_changed(0, first)
-        self._refuse_changed(0, first if isinstance(self.batches, list) else next(iter(self.batches)))
+        self._refuse_changed(0, first if isinstance(self.batches, list) else next(replay(self.batches)))
         size = num_samples(first)
         trial = Piece(0, placed(first if size is None else take(first, 0, 8), self.device, self.precision))
         state = self.state()

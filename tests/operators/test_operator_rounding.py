@@ -1,0 +1,36 @@
+"""What float32 does to v'Av is measured, not guessed."""
+
+import pytest
+import torch
+
+from reference.cases import BY_NAME, random_block
+from spherometer import GaussNewton, Hessian, Preconditioned
+
+CASES = [BY_NAME[name] for name in ("linear", "conv2d", "batch norm train", "layer norm", "transformer layer")]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("kind", [Hessian, GaussNewton])
+def test_rounding_is_the_difference_between_float32_and_float64(case, kind):
+    single = kind(case.problem(dtype=torch.float32))
+    model, data = single.problem.model, single.problem.data
+    double = kind(type(single.problem)(model, single.problem.loss, data, batchnorm=case.batchnorm, dtype=torch.float64))
+    for k in range(3):
+        vector = torch.nn.functional.normalize(random_block(single.shape[0], 3)[:, k], dim=0).float()
+        truth = float(vector.double() @ (double @ vector.double()))
+        error = abs(float(vector.double() @ (single @ vector).double()) - truth)
+        assert single.rounding(vector) == pytest.approx(error, abs=1e-12)
+        assert error < 1e-5 * float(torch.linalg.matrix_norm(double.dense(), 2))
+
+
+def test_float64_knows_of_no_rounding():
+    operator = Hessian(BY_NAME["linear"].problem())
+    assert operator.rounding(torch.ones(operator.shape[0])) is None
+
+
+def test_rounding_passes_through_the_algebra():
+    operator = Hessian(BY_NAME["linear"].problem(dtype=torch.float32))
+    vector = torch.nn.functional.normalize(torch.ones(operator.shape[0]), dim=0)
+    assert (-3.0 * operator).rounding(vector) == pytest.approx(3 * operator.rounding(vector))
+    assert operator.shifted(2.0).rounding(vector) == pytest.approx(operator.rounding(vector))
+    assert Preconditioned(operator, torch.ones(operator.shape[0])).dtype == torch.float32
