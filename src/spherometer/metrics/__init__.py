@@ -23,6 +23,7 @@ from spherometer.metrics import (  # noqa: F401  each enters its quantities into
 from spherometer.metrics.bench import Bench
 from spherometer.metrics.measure import Measurement, Measurements, measure
 from spherometer.metrics.optimizers import preconditioned_sharpness, preconditioner, stability_threshold_of
+from spherometer.metrics.outputs import accuracy_gap, distance, generalisation_gap
 from spherometer.metrics.registry import Metric, metric, metrics
 
 __all__ = [
@@ -30,6 +31,9 @@ __all__ = [
     "Measurement",
     "Measurements",
     "Metric",
+    "accuracy_gap",
+    "distance",
+    "generalisation_gap",
     "measure",
     "metric",
     "metrics",
