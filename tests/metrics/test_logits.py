@@ -158,6 +158,15 @@ def test_closed_form_root(p):
     assert torch.allclose(root_adjoint(p, unit), L, atol=1e-15)  # rows are L'e_k: L transposed, transposed
 
 
+def test_root_of_saturated_outputs_keeps_its_digits():
+    p = torch.tensor([50.0, 1.0, 0.0], dtype=torch.float64).softmax(0)
+    M = logit_hessian(p)
+    L = root_product(p, torch.eye(3, dtype=torch.float64)).T
+    assert float((L @ L.T - M).norm() / M.norm()) < 1e-12
+    tangent = torch.tensor([3.0, -1.0, 2.0], dtype=torch.float64)
+    assert torch.allclose(root_product(p, root_adjoint(p, tangent)), M @ tangent, rtol=1e-12, atol=0)
+
+
 def test_probabilities_are_checked():
     with pytest.raises(ValueError, match="sum one along the last axis"):
         logit_hessian(torch.tensor([0.7, 0.7]))

@@ -14,6 +14,7 @@ from spherometer.metrics import measure, weight_jacobian
 from spherometer.metrics.bench import Bench
 from spherometer.metrics.impurity_weights import impurity_weights
 from spherometer.operators import MeanJacobianGram, OutputJacobian, TangentKernel
+from spherometer.operators.logit_hessian import logit_hessian
 
 ALL = [
     "logit_jacobian_norms",
@@ -74,6 +75,16 @@ def test_output_jacobian_scales_slopes_by_the_terms_of_a_batch():
     change = J @ torch.ones(J.shape[1])
     product = J.pull(J.curved(change.view_as(J.outputs))) / len(J.outputs)
     assert torch.allclose(product, GaussNewton(problem) @ torch.ones(J.shape[1]), atol=1e-12)
+
+
+def test_loss_curvature_of_saturated_outputs_keeps_its_digits():
+    model = nn.Linear(1, 3, dtype=torch.float64)
+    model.weight.data, model.bias.data = torch.zeros(3, 1).double(), torch.tensor([50.0, 1.0, 0.0]).double()
+    problem = Problem(model, nn.CrossEntropyLoss(), (torch.ones(2, 1).double(), torch.tensor([0, 1])))
+    tangents = torch.tensor([[3.0, -1.0, 2.0], [1.0, 1.0, 5.0]], dtype=torch.float64)
+    truth = tangents @ logit_hessian(model.bias.detach().softmax(0))
+    found = OutputJacobian(problem).curved(tangents)
+    assert float((found - truth).norm() / truth.norm()) < 1e-12
 
 
 def test_output_jacobian_forgets_graphs_beyond_the_memory_limit():

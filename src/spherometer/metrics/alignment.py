@@ -172,7 +172,7 @@ def eigen_cosine_histogram(bench: Bench, *, num_bins: int = 20) -> Estimate:
 
 
 def histogram(values: Tensor, low: float, high: float, num_bins: int) -> Estimate:
-    """Shares of the finite values in equal bins, labelled by their centres; what is beyond goes to the outermost bin."""
+    """Shares of the finite values in equal bins, labelled by their centres; what is beyond goes to the last bin."""
     kept = values[torch.isfinite(values)]
     missing = len(values) - len(kept)
     counts = torch.histc(kept.clamp(low, high), num_bins, low, high)

@@ -96,14 +96,22 @@ def secular_function(probabilities: Tensor, at: Tensor) -> Tensor:
 
 
 def root_product(probabilities: Tensor, vectors: Tensor) -> Tensor:
-    """L u with L = diag(√p) − p√p', a closed form with L L' = M (T7)."""
+    """L u with L = diag(√p) − p√p', a closed form with L L' = M (T7).
+
+    1'L = 0 gives the entry of the likeliest class from the others, without cancellation for saturated outputs.
+    """
     root = probabilities.sqrt()
-    return root * vectors - probabilities * (root * vectors).sum(-1, keepdim=True)
+    product = root * vectors - probabilities * (root * vectors).sum(-1, keepdim=True)
+    largest = probabilities.argmax(-1, keepdim=True).expand(*product.shape[:-1], 1)
+    others = product.scatter(-1, largest, 0.0)
+    return others.scatter(-1, largest, -others.sum(-1, keepdim=True))
 
 
 def root_adjoint(probabilities: Tensor, vectors: Tensor) -> Tensor:
-    """L' u = √p ∘ (u − p·u)."""
-    return probabilities.sqrt() * (vectors - (probabilities * vectors).sum(-1, keepdim=True))
+    """L' u = √p ∘ (u − p·u), with u shifted to zero at the likeliest class first: L'1 = 0."""
+    largest = probabilities.argmax(-1, keepdim=True).expand(*vectors.shape[:-1], 1)
+    shifted = vectors - vectors.gather(-1, largest)
+    return probabilities.sqrt() * (shifted - (probabilities * shifted).sum(-1, keepdim=True))
 
 
 def _rising(ordered: Tensor, origin: Tensor, shift: Tensor) -> Tensor:

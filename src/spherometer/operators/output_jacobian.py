@@ -13,7 +13,7 @@ from torch import Tensor
 from spherometer.operators.convolution import FastConvolution
 from spherometer.operators.memory import saved_bytes
 from spherometer.operators.operator import Operator
-from spherometer.problems import Evaluation, Piece, Problem
+from spherometer.problems import Evaluation, Piece, Problem, likelihood_of
 from spherometer.problems.batches import num_samples, tensors_of
 from spherometer.problems.modes import differentiating
 from spherometer.problems.weights import flatten, unflatten
@@ -84,7 +84,7 @@ class OutputJacobian(Operator):
         def product(outputs: Tensor, slope: Tensor, rows: slice) -> Tensor:
             if not slope.requires_grad:
                 return torch.zeros_like(slope)
-            return torch.autograd.grad(slope, outputs, tangents[rows].to(slope))[0]
+            return torch.autograd.grad(slope, outputs, self._centred(tangents[rows].to(slope), outputs))[0]
 
         return self._of_loss(product)
 
@@ -121,6 +121,13 @@ class OutputJacobian(Operator):
                 parts.append(function(outputs, slope, rows).detach() * (count * len(self.outputs) / terms))
             start = rows.stop
         return torch.cat(parts)
+
+    def _centred(self, tangents: Tensor, outputs: Tensor) -> Tensor:
+        """Tangents shifted to zero at the likeliest class: M 1 = 0 for a softmax, and nothing cancels if saturated."""
+        likelihood = likelihood_of(self.problem.loss, outputs)
+        if likelihood is None or likelihood.family != "categorical":
+            return tangents
+        return tangents - tangents.gather(1, outputs.detach().argmax(1, keepdim=True))
 
     def _values(self, piece: Piece) -> Evaluation:
         with torch.no_grad():
