@@ -2,15 +2,25 @@
 
 import pytest
 import torch
-from metric_cases import LOSSES, NETWORKS, NUM_SAMPLES, SMOOTH, assert_exactly, assert_within, one, problem_and_twin
+from metric_cases import (
+    LOSSES,
+    NETWORKS,
+    NUM_SAMPLES,
+    SMOOTH,
+    assert_exactly,
+    assert_within,
+    one,
+    problem_and_twin,
+    samples,
+)
 from scipy.optimize import minimize
 from torch import nn
 
-from spherometer import HalfSquaredError, Problem
+from spherometer import HalfSquaredError, Hessian, Problem
 from spherometer.metrics import Bench
 from spherometer.metrics import blocks as blocks_module
 from spherometer.metrics.blocks import block_traces
-from spherometer.metrics.layers import rescaled_minimum
+from spherometer.metrics.normalised_sharpness import rescaled_minimum
 
 every_network = pytest.mark.parametrize("name", NETWORKS)
 every_loss = pytest.mark.parametrize("loss", LOSSES)
@@ -141,10 +151,25 @@ def test_normalised_sharpness_is_the_minimum_found_by_a_general_minimiser(name):
         if weight.ndim > 1:
             truth += minimised(weight.square().reshape(*weight.shape[:2], -1), diagonal[key])
     found = one(problem, "normalised_sharpness:steps=1000")
-    reach = 4 * found.error  # zero where the diagonal is exact; where units are dead the minimum lies at infinity
-    assert (1 - 1e-4) * truth - reach <= found.value <= (1 + 1e-9) * truth + reach
+    assert found.source == "exact"
+    assert (1 - 1e-4) * truth <= found.value <= (1 + 1e-9) * truth  # where units are dead it lies at infinity
     halved = one(problem, "normalised_sharpness:steps=1000:scale=2.0")
     assert halved.value == pytest.approx(found.value / 2)
+
+
+def test_normalised_sharpness_from_random_vectors_lies_a_little_above_the_minimum():
+    """The scales are found from a noisy diagonal; with them the sum itself is measured with an honest error bar."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 3)).double()
+    problem = Problem(model, nn.CrossEntropyLoss(), samples("tanh", 40))
+    diagonal = problem.split(Hessian(problem).dense().diagonal().clamp(min=0))
+    weights = {name: weight.detach() for name, weight in model.named_parameters() if weight.ndim > 1}
+    truth = sum(rescaled_minimum(weight, diagonal[name], 1000).minimum for name, weight in weights.items())
+    found = one(problem, "normalised_sharpness")
+    assert found.source == "random vectors"
+    assert 0.98 * truth - 4 * found.error <= found.value <= 1.1 * truth + 4 * found.error
+    assert found.error <= 0.02 * truth
 
 
 def minimised(squares, curvature):

@@ -13,7 +13,7 @@ from spherometer.metrics import measure, metrics
 
 CATALOGUE = list(metrics())
 # Of the loss alone: they take any loss and any network, where those of logits and layers ask for certain ones.
-OF_THE_LOSS = "curvature scale layers relative_flatness noise stability worst_case".split()
+OF_THE_LOSS = "curvature scale layers normalised_sharpness relative_flatness noise stability worst_case".split()
 GENERAL = [name for name, entry in metrics().items() if entry.function.__module__.split(".")[-1] in OF_THE_LOSS]
 every_metric = pytest.mark.parametrize("name", CATALOGUE)
 every_general_metric = pytest.mark.parametrize("name", GENERAL)

@@ -13,6 +13,7 @@ from spherometer.metrics import (  # noqa: F401  each enters its quantities into
     layers,
     logits,
     noise,
+    normalised_sharpness,
     outputs,
     relative_flatness,
     scale,

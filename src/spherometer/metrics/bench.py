@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from spherometer.estimators import diagonal, eigenvalues, frobenius, trace
+from spherometer.estimators import eigenvalues, frobenius, trace
 from spherometer.estimators.randomness import child_stream
 from spherometer.estimators.search import Which
 from spherometer.metrics.blocks import BlockTraces, block_traces
@@ -141,10 +141,6 @@ class Bench:
         """The Frobenius norm of a matrix of this bench; solved once."""
         return self._solved("frobenius", matrix, rtol)
 
-    def diagonal(self, matrix: str, rtol: float) -> Estimate:
-        """The diagonal of a matrix of this bench; solved once."""
-        return self._solved("diagonal", matrix, rtol)
-
     def block_traces(self, matrix: str, rtol: float) -> BlockTraces:
         """The trace of the block of each parameter tensor: exact by ghost norms where possible (T12); solved once."""
         if (matrix, rtol) not in self._blocks:
@@ -164,7 +160,7 @@ class Bench:
         return BlockTraces(tuple(norms), torch.tensor([list(norms.values())], dtype=torch.float64))
 
     def _solved(self, kind: str, matrix: str, rtol: float) -> Estimate:
-        estimate = {"trace": trace, "frobenius": frobenius, "diagonal": diagonal}[kind]
+        estimate = {"trace": trace, "frobenius": frobenius}[kind]
         key = f"{kind} {matrix} {rtol}"
         if key not in self._traces:
             self._traces[key] = estimate(getattr(self, matrix), rtol=rtol, seed=self.seed)

@@ -24,7 +24,7 @@ from spherometer.metrics.bound_terms import (
     layer_terms,
 )
 from spherometer.metrics.inputs import input_invariant_mls
-from spherometer.metrics.layers import rescaled_minimum
+from spherometer.metrics.normalised_sharpness import rescaled_minimum
 from spherometer.metrics.registry import metric
 from spherometer.metrics.volumes import LogVolumes, log_volumes, volume_of
 from spherometer.values import Estimate

@@ -54,8 +54,9 @@ def stability_threshold(
 def critical_sharpness(bench: Bench, *, rtol: float = 0.01) -> Estimate:
     """The sharpness along the gradient that makes the loss first rise, from a few forward passes.
 
-    For a quadratic it is g'Hg/‖g‖² ≤ λ₁. The step is searched by factors of two, then bisected: a rise and fall of the
-    loss within a factor of two goes unseen. A loss that overflows counts as risen. Zero where no step raises the loss.
+    For a quadratic it is g'Hg/‖g‖² ≤ λ₁. The step is searched upwards by factors of two from a sixteenth of Polyak's
+    step L/‖g‖², then bisected: a rise that is over within a factor of two, or before, goes unseen. A loss that
+    overflows counts as risen. Zero where no step raises the loss.
     """
     if not 0 < rtol < 1:
         raise ValueError(f"expected 0 < rtol < 1, got {rtol}")
@@ -70,7 +71,7 @@ def critical_sharpness(bench: Bench, *, rtol: float = 0.01) -> Estimate:
         except NonFiniteError:
             return True
 
-    low, high, trials = _first_rise(rises, start=abs(bench.loss) / square or 1.0, rtol=rtol)
+    low, high, trials = _first_rise(rises, start=abs(bench.loss) / (16 * square) or 1.0, rtol=rtol)
     note = f"{trials} forward passes"
     if high == float("inf"):
         return Estimate(0.0, 2 / low, "bound", "solver", note=f"{note}; no rise of the loss up to step {low:.3g}")
