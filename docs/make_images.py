@@ -9,7 +9,7 @@ IMAGES = Path(__file__).parent / "images"
 
 
 def main() -> None:
-    edge = reach_edge(num_steps=2500, every=10, seed=0)
+    edge = reach_edge(num_steps=2500, every=20, seed=0)
     columns = zip(*((row.step, row.sharpness, row.error, row.loss) for row in edge.rows), strict=True)
     draw_edge(IMAGES / "edge-of-stability.png", *columns, threshold=edge.threshold)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spherometer.figures import density_figure, draw_edge, edge_figure
+from spherometer.figures.ticks import log_ticks
 from spherometer.report import Facts, Grid, Page, Picture, Prose, prepare, render, write_atomically
 
 HOSTILE = """</script><script>alert("x")</script><img src=x onerror=alert(1)>&'"""
@@ -92,6 +93,12 @@ def test_figures_are_plain_data():
     )
     for figure in figures:
         json.dumps(figure, allow_nan=False)
+
+
+def test_round_ticks_on_logarithmic_axes():
+    assert log_ticks([0.03, 0.5]) == [0.05, 0.1, 0.2, 0.5]
+    assert log_ticks([3.0, 3.0]) == [3.0]
+    assert log_ticks([0.0, 3.0]) == [3.0]
 
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path):

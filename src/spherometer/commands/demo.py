@@ -24,7 +24,7 @@ class Demo:
     """folder for the page"""
     steps: Count = 2500
     """updates of gradient descent; the edge is reached near step 400"""
-    every: Count = 10
+    every: Count = 20
     """measure the sharpness once in so many steps"""
     seed: Seed = 0
     """of the weights at the start and of random vectors"""

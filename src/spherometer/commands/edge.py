@@ -125,10 +125,10 @@ def reading(edge: Edge) -> str:
         )
     text = (
         f"The sharpness, the largest eigenvalue of the Hessian, rose from {first.sharpness:.3g} to 2/lr = {goal:g} at "
-        f"step {edge.crossing}. A quadratic any sharper than that would throw gradient descent out; this loss did not: "
+        f"step {edge.crossing}. On a quadratic any sharper than that gradient descent would diverge. Here it does not: "
     )
     if len(edge.plateau) > 10:
         off, spread = 100 * (fmean(edge.plateau) - 1), 100 * pstdev(edge.plateau)
-        side = "above" if off > 0 else "below"
-        text += f"in the last third of the run it was {abs(off):.1f} % {side} 2/lr, give or take {spread:.1f} %, "
-    return f"{text}while the loss went from {first.loss:.3g} to {last.loss:.3g}. This is the edge of stability."
+        where = f"{abs(off):.1f} % {'above' if off > 0 else 'below'} 2/lr"
+        text += f"in the last third of the run the sharpness was {where}, give or take {spread:.1f} %, and "
+    return f"{text}the loss went from {first.loss:.3g} to {last.loss:.3g}. This is the edge of stability."

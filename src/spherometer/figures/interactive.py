@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from spherometer.figures.ticks import log_ticks
+
 Figure = dict[str, Any]  # {"data": [...], "layout": {...}}, as plotly.js wants it
 Numbers = Sequence[float]
 
@@ -18,7 +20,7 @@ def edge_figure(steps: Numbers, sharpness: Numbers, errors: Numbers, losses: Num
     layout |= {
         "xaxis": _axis("step of gradient descent") | {"anchor": "y2", "range": [0, max(steps)]},
         "yaxis": _axis("sharpness") | {"domain": [0.34, 1], "rangemode": "tozero"},
-        "yaxis2": _axis("loss") | {"domain": [0, 0.27], "type": "log", "tickvals": _log_ticks(losses)},
+        "yaxis2": _axis("loss") | {"domain": [0, 0.27], "type": "log", "tickvals": log_ticks(losses)},
         "shapes": [_goal_line("h", threshold)],
         "annotations": [
             _label("2 / learning rate", x=1, y=threshold, xref="paper", yanchor="top", xanchor="right", yshift=-10)
@@ -99,17 +101,8 @@ def _goal_line(direction: str, place: float) -> dict[str, Any]:
     ends = {"x0": 0, "x1": 1, "xref": "paper", "y0": place, "y1": place, "yref": "y"}
     if direction == "v":
         ends = {"y0": 0, "y1": 1, "yref": "paper", "x0": place, "x1": place, "xref": "x"}
-    return ends | {"type": "line", "line": {"color": GOAL, "width": 1.4, "dash": "dash"}, "layer": "below"}
+    return ends | {"type": "line", "line": {"color": GOAL, "width": 1.3, "dash": "dash"}}
 
 
 def _label(text: str, **place: Any) -> dict[str, Any]:
     return {"text": text, "showarrow": False, "font": {"color": GOAL, "size": 12}} | place
-
-
-def _log_ticks(values: Numbers) -> list[float]:
-    """1, 2, 5, 10, ... over the range of some positive values."""
-    low, high = min(values), max(values)
-    if not 0 < low < high:
-        return [high]
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    return [round(digit * 10.0**power, 12) for power in decades for digit in (1, 2, 5)]

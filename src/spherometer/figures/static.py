@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spherometer.figures.ticks import log_ticks
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -34,10 +36,14 @@ def draw_edge(
     )  # fmt: skip
     above.set_ylim(0, 1.12 * max(*sharpness, threshold))
     below.semilogy(steps, losses, color=SECOND, linewidth=1.5)
+    ticks = log_ticks(losses)
+    below.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    below.set_yticks([], minor=True)
     for axes, name in ((above, "sharpness"), (below, "loss")):
         _calm(axes, name)
     below.set_xlabel("step of gradient descent", color=INK)
     below.set_xlim(steps[0], steps[-1])
+    figure.align_ylabels()
     figure.savefig(path, metadata={"Software": None} if path.suffix == ".png" else None)
 
 
