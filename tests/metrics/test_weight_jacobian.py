@@ -299,6 +299,25 @@ def test_many_outputs_go_through_lanczos(monkeypatch):
         assert abs(float(found.value) - float(truth)) <= max(float(found.error), 1e-12) <= 1e-3 * float(truth)
 
 
+def test_lanczos_does_not_take_a_near_tie_for_its_lower_half(monkeypatch):
+    """z = diag(s) θ with s₂ = 0.996 s₁: one eigenvalue alone was found to be the wrong one of the two, certified."""
+    monkeypatch.setattr(weight_jacobian, "MANY_OUTPUTS", 2)
+    scales = torch.cat([torch.tensor([10.0, 9.96, 9.3, 8.6]), torch.linspace(6, 0.1, 30)]).double()
+
+    class Diagonal(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(len(scales), dtype=torch.float64))
+
+        def forward(self, inputs):
+            return inputs * self.weight
+
+    problem = Problem(Diagonal(), nn.CrossEntropyLoss(), (scales.expand(2, -1), torch.tensor([0, 1])))
+    for seed in range(40):
+        found = measured(problem, "mean_logit_jacobian_norm", seed=seed)
+        assert abs(float(found.value) - 10.0) <= max(float(found.error), 1e-9), seed
+
+
 def test_frobenius_norm_in_blocks_when_memory_is_short():
     problem, twin = setting("linear")
     tight = Problem(problem.model, problem.loss, problem.data, memory=16 * problem.num_parameters)
