@@ -9,15 +9,20 @@ import torch
 from torch import Tensor
 
 from spherometer.operators.curvature import CurvatureOperator, Graph
-from spherometer.operators.middle import drawn_scores, exact_middle, likelihood_roots, num_vectors, scores_middle
+from spherometer.operators.middle import (
+    drawn_scores,
+    exact_middle,
+    gauged,
+    likelihood_roots,
+    num_vectors,
+    scores_middle,
+)
 from spherometer.operators.recorder import Recorder, record
 from spherometer.operators.squares import Layer, layers_of
 from spherometer.problems import Evaluation, Likelihood, Piece, Problem, State, likelihood_of
 from spherometer.problems.losses import counted_terms, term_weights, terms_are_positions
 from spherometer.problems.modes import differentiating
 from spherometer.problems.weights import flatten
-
-MAX_ROOTS = 256  # backward passes beyond which an exact trace is no longer the cheap way
 
 
 class OutputCurvature(CurvatureOperator):
@@ -135,6 +140,9 @@ class GaussNewton(OutputCurvature):
         (slope,) = torch.autograd.grad(self.problem.criterion(outputs, part.targets), outputs, create_graph=True)
         if not slope.requires_grad:
             return torch.zeros_like
+        likelihood = likelihood_of(self.problem.loss, outputs)
+        if likelihood is not None and likelihood.family == "categorical":
+            return lambda tangent: torch.autograd.grad(slope, outputs, gauged(tangent, outputs), retain_graph=True)[0]
         return lambda tangent: torch.autograd.grad(slope, outputs, tangent, retain_graph=True)[0]
 
     def _roots(self, part: Evaluation, piece: Piece) -> list[Tensor] | None:  # noqa: ARG002

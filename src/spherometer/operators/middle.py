@@ -12,6 +12,8 @@ from torch import Generator, Tensor
 
 from spherometer.problems import Evaluation, Likelihood
 
+MAX_ROOTS = 256  # backward passes beyond which an exact trace is no longer the cheap way
+
 
 def num_vectors(likelihood: Likelihood | None, part: Evaluation) -> float:
     """How many terms of the loss have a slope of their own: positions of a categorical loss, else samples."""
@@ -27,9 +29,15 @@ def exact_middle(likelihood: Likelihood, part: Evaluation, counted: Tensor | Non
     weights = chances if counted is None else chances * counted
 
     def product(tangent: Tensor) -> Tensor:
+        tangent = gauged(tangent, part.outputs)
         return weights * (tangent - (chances * tangent).sum(1, keepdim=True)) / part.count
 
     return product
+
+
+def gauged(tangent: Tensor, outputs: Tensor) -> Tensor:
+    """The tangent less its entry at the likeliest class: M1 = 0, so that Mv is the same and keeps its digits at p ≈ 1."""
+    return tangent - tangent.gather(1, outputs.argmax(1, keepdim=True))
 
 
 def scores_middle(scores: list[Tensor], part: Evaluation, *, positions: bool) -> Callable[[Tensor], Tensor]:
@@ -45,6 +53,8 @@ def scores_middle(scores: list[Tensor], part: Evaluation, *, positions: bool) ->
 def likelihood_roots(likelihood: Likelihood, part: Evaluation) -> list[Tensor] | None:
     """r_k with M = Σ_k r_k r_k': √p_k (e_k − p) for a categorical likelihood, √precision e_k for a Gaussian one."""
     outputs = part.outputs.detach()
+    if outputs.shape[1] > MAX_ROOTS:
+        return None
     unit = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
     if likelihood.family == "gaussian":
         scale = (likelihood.precision * part.count / len(outputs)) ** 0.5
