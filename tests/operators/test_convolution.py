@@ -10,6 +10,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.profiler import ProfilerActivity, profile
 
+from spherometer.operators import convolution
 from spherometer.operators.convolution import FastConvolution
 
 CONVOLUTIONS = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
@@ -42,14 +43,16 @@ def every_case():
             yield case(TRANSPOSED[num_axes], num_axes, transposed=True, **shared, **geometry)
 
 
-def derivatives(function, tensors, *, with_input=True):
+def derivatives(function, tensors, *, with_input=True, vectors_dtype=None):
     """Value, gradients, and second derivatives in random directions of a nonlinear function of the output."""
     tensors = [tensor.clone().requires_grad_(k > 0 or with_input) for k, tensor in enumerate(tensors)]
     wanted = [tensor for tensor in tensors if tensor.requires_grad]
     output = function(*tensors)
     first = grad(output.sin().sum(), wanted, create_graph=True)
     generator = torch.Generator().manual_seed(1)
-    vectors = [torch.randn(entry.shape, generator=generator, dtype=entry.dtype) for entry in first]
+    vectors = [
+        torch.randn(entry.shape, generator=generator, dtype=vectors_dtype or entry.dtype).to(entry) for entry in first
+    ]
     return [output.detach(), *first, *grad(first, wanted, vectors)]
 
 
@@ -85,6 +88,24 @@ def test_all_convolutions_have_torchs_derivatives(with_input):
 def test_float32_agrees_to_rounding():
     function, tensors = case(torch.conv2d, 2, stride=2, padding=1, dtype=torch.float32)
     assert_same(derivatives(inside(function), tensors), derivatives(function, tensors), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("num_axes", [1, 2, 3])
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_many_channels_on_small_images(num_axes, dilation, monkeypatch):  # the weight gradient has another way there
+    swapped = []
+    way = convolution._swapped_weight_gradient
+    monkeypatch.setattr(convolution, "_swapped_weight_gradient", lambda *given: swapped.append(1) or way(*given))
+    torch.manual_seed(4)
+    tensors = [torch.randn(3, 32, *[2] * num_axes), torch.randn(40, 32, *[3] * num_axes) / 9, torch.randn(40)]
+
+    def function(*given):
+        return CONVOLUTIONS[num_axes](*given, padding=dilation, dilation=dilation)
+
+    truth = derivatives(function, [tensor.double() for tensor in tensors])
+    ours = derivatives(inside(function), tensors, vectors_dtype=torch.float64)
+    assert_same([entry.double() for entry in ours], truth, tolerance=1e-5)
+    assert len(swapped) == 3  # the gradient, the second derivative in w, and the gradient again with its own g
 
 
 @pytest.mark.parametrize("transposed", [False, True])
