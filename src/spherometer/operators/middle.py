@@ -36,7 +36,7 @@ def exact_middle(likelihood: Likelihood, part: Evaluation, counted: Tensor | Non
 
 
 def gauged(tangent: Tensor, outputs: Tensor) -> Tensor:
-    """The tangent less its entry at the likeliest class: M1 = 0, so that Mv is the same and keeps its digits at p ≈ 1."""
+    """The tangent less its entry at the likeliest class: M1 = 0, so Mv is the same and keeps its digits at p ≈ 1."""
     return tangent - tangent.gather(1, outputs.argmax(1, keepdim=True))
 
 
