@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from reference.agreement import assert_close, assert_positive, assert_symmetric, assert_unbiased
-from reference.cases import BY_NAME, CASES, Case
+from reference.agreement import assert_close, assert_symmetric, assert_unbiased
+from reference.cases import BY_NAME, Case
 from reference.twins import Twin
 from spherometer import EmpiricalFisher, Fisher, GaussNewton, HalfSquaredError, Hessian, Problem
 
@@ -217,7 +217,7 @@ def test_fisher_of_drawn_labels_is_unbiased(loss, samples):
     problem = Problem(case.model(), loss, data)
     probe = torch.eye(problem.num_parameters, dtype=torch.float64)[:, ::13]
     truth = Fisher(problem) @ probe
-    draws = torch.stack([Fisher(problem, samples=samples, seed=seed) @ probe for seed in range(100)])
+    draws = torch.stack([Fisher(problem, samples=samples, seed=seed) @ probe for seed in range(64)])
     varied = draws.std(0) > 1e-12
     assert varied.any()
     assert_unbiased(draws[:, varied], truth[varied], limit=4.5)
@@ -238,7 +238,7 @@ def test_fisher_of_drawn_labels_for_positions_and_ignored_tokens():
     targets[0, 1] = targets[2, 0] = -100
     problem = Problem(Positions(), nn.CrossEntropyLoss(), (inputs, targets))
     probe = torch.eye(problem.num_parameters, dtype=torch.float64)[:, ::13]
-    draws = torch.stack([Fisher(problem, samples=2, seed=seed) @ probe for seed in range(100)])
+    draws = torch.stack([Fisher(problem, samples=2, seed=seed) @ probe for seed in range(64)])
     truth, varied = Fisher(problem) @ probe, draws.std(0) > 1e-12
     assert_unbiased(draws[:, varied], truth[varied], limit=4.5)
 
@@ -271,20 +271,3 @@ def test_empirical_fisher_measures_the_variance_of_gradients(case: Case):
     operator, gradients = EmpiricalFisher(case.problem()), case.twin().sample_gradients
     variance = float((gradients - gradients.mean(0)).square().sum(1).mean())
     assert operator.exact_trace() - float(operator.gradient().square().sum()) == pytest.approx(variance, rel=1e-9)
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_every_matrix_is_symmetric_and_those_that_promise_it_positive(case: Case):
-    problem = case.problem()
-    for operator in (Hessian(problem), GaussNewton(problem), Fisher(problem, samples=2), EmpiricalFisher(problem)):
-        few = _restricted(operator)
-        assert_symmetric(few)
-        if operator.positive:
-            assert_positive(few)
-
-
-def _restricted(operator) -> Tensor:
-    """V'AV for some vectors: as symmetric and as positive as A, and cheaper."""
-    generator = torch.Generator().manual_seed(1)
-    vectors = torch.randn(operator.shape[0], 8, generator=generator, dtype=torch.float64)
-    return vectors.T @ (operator @ vectors)

@@ -115,7 +115,7 @@ def test_frozen_weights_do_not_count_as_shared():
 
 
 def networks():
-    dense = nn.Sequential(nn.Linear(12, 7), nn.ReLU(), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 3))
+    dense = nn.Sequential(nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
     image = nn.Unflatten(1, (3, 2, 2))
     conv = nn.Sequential(
         image, nn.Conv2d(3, 4, 2, padding=1), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Flatten(), nn.Linear(16, 3)
@@ -124,7 +124,7 @@ def networks():
     class Residual(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.stem, self.inner, self.head = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3, padding=1), nn.Linear(16, 3)
+            self.stem, self.inner, self.head = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 3, padding=1), nn.Linear(12, 3)
 
         def forward(self, inputs: Tensor) -> Tensor:
             stem = self.stem(image(inputs)).relu()

@@ -161,11 +161,9 @@ def test_ragged_batches_change_nothing(name, kind):
 @pytest.mark.parametrize("kind", [Hessian, GaussNewton, EmpiricalFisher])
 def test_pieces_of_one_sample_change_nothing(name, kind):
     """A memory limit that no graph meets: every sample is built alone, and again for each product."""
-    whole, cut = make(name), make(name, memory=1.0)
-    vectors = random_block(whole.num_parameters)
-    operator = kind(cut)
-    assert_close(operator @ vectors, kind(whole) @ vectors, 1e-12)
-    assert_close(operator @ vectors, kind(whole) @ vectors, 1e-12)
+    whole, operator = make(name), kind(make(name, memory=1.0))
+    vector = random_block(whole.num_parameters)[:, 0]
+    assert_close(operator @ vector, kind(whole) @ vector, 1e-12)
     assert operator._piece_size == 1
     assert not operator._kept
 

@@ -48,8 +48,9 @@ class RowMixed(Operator):
             raise ValueError(f"expected a matrix of {operator.shape[0]} entries, got shape {tuple(weight.shape)}")
         super().__init__(operator.shape, operator.dtype, operator.device)
         self.operator = operator
-        values, vectors = torch.linalg.eigh((weight @ weight.T).detach().to(operator.device, operator.dtype))
-        self.root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
+        with torch.autocast(operator.device.type, enabled=False):
+            values, vectors = torch.linalg.eigh((weight @ weight.T).detach().to(operator.device, operator.dtype))
+            self.root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
         self.symmetric, self.positive = operator.symmetric, operator.positive
 
     def _apply(self, columns: Tensor) -> Tensor:

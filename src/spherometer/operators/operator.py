@@ -34,7 +34,8 @@ class Operator(ABC):
                 f"got shape {tuple(vector.shape)}"
             )
         columns = vector.to(self.device, self.dtype).reshape(len(vector), -1)
-        result = self._apply(columns.detach())
+        with torch.autocast(self.device.type, enabled=False):
+            result = self._apply(columns.detach())
         result = result.reshape(self.shape[0]) if vector.ndim == 1 else result
         return result if isinstance(other, Tensor) else result.cpu().numpy()
 

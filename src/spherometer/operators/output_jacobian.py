@@ -116,7 +116,7 @@ class OutputJacobian(Operator):
             rows = slice(start, start + len(values))
             with differentiating():
                 outputs = values.detach().clone().requires_grad_()
-                loss = self.problem.loss(outputs, targets) if count else 0 * outputs.sum()
+                loss = self.problem.criterion(outputs, targets) if count else 0 * outputs.sum()
                 slope = torch.autograd.grad(loss, outputs, create_graph=True)[0]
                 parts.append(function(outputs, slope, rows).detach() * (count * len(self.outputs) / terms))
             start = rows.stop
@@ -150,7 +150,10 @@ class OutputJacobian(Operator):
             )
 
     def _pulled(self, outputs: Tensor, cotangent: Tensor) -> tuple[Tensor, ...]:
-        return torch.autograd.grad(outputs, self.state.weights, cotangent, retain_graph=True, materialize_grads=True)
+        with differentiating():
+            return torch.autograd.grad(
+                outputs, self.state.weights, cotangent, retain_graph=True, materialize_grads=True
+            )
 
     def _pushed(self, graph: _Graph, vectors: list[list[Tensor]]) -> Tensor:
         linked = [k for k, entry in enumerate(graph.pulled) if entry.requires_grad]

@@ -53,7 +53,7 @@ class TangentKernel(Operator):
 
     def exact_trace(self) -> float | None:
         """The trace of G, where that is cheap."""
-        return GaussNewton(self.jacobian.problem, at=self.jacobian.state.vector).exact_trace()
+        return GaussNewton(self.jacobian.problem, at=self.jacobian.state).exact_trace()
 
 
 def known_likelihood(jacobian: OutputJacobian) -> Likelihood:

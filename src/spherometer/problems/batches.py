@@ -16,25 +16,20 @@ def as_batches(data: Any) -> Iterable[Any]:
     Refuses data that cannot be replayed.
     """
     if isinstance(data, tuple):
-        if len(data) == 2 and all(isinstance(part, tuple | list) and len(part) == 2 for part in data):
-            raise ValueError("expected data as a pair (inputs, targets), got a pair of pairs: put batches into a list")
+        _refuse_pair_of_pairs(data)
         _refuse_bad_pair(data)
         return [data]
     if isinstance(data, Mapping):
         return [data]
+    if isinstance(data, list):
+        _refuse_bad_list(data)
+        return data
     if isinstance(data, DataLoader):
         if isinstance(data.sampler, RandomSampler):
             raise ValueError(
                 "expected data that is the same in every pass, got a DataLoader that shuffles: "
                 "use shuffle=False, or freeze one order with list(loader)"
             )
-        return data
-    if isinstance(data, list):
-        if not data:
-            raise ValueError("expected data with at least one batch, got an empty list")
-        for batch in data:
-            if isinstance(batch, tuple | list) and len(batch) == 2:
-                _refuse_bad_pair(batch)
         return data
     if isinstance(data, Tensor):
         raise TypeError("expected data as (inputs, targets), a list of batches or a DataLoader, got one tensor")
@@ -44,6 +39,19 @@ def as_batches(data: Any) -> Iterable[Any]:
             "which cannot be read more than once: pass list(data)"
         )
     return data
+
+
+def _refuse_pair_of_pairs(data: tuple[Any, ...]) -> None:
+    if len(data) == 2 and all(isinstance(part, tuple | list) and len(part) == 2 for part in data):
+        raise ValueError("expected data as a pair (inputs, targets), got a pair of pairs: put batches into a list")
+
+
+def _refuse_bad_list(batches: list[Any]) -> None:
+    if not batches:
+        raise ValueError("expected data with at least one batch, got an empty list")
+    for batch in batches:
+        if isinstance(batch, tuple | list) and len(batch) == 2:
+            _refuse_bad_pair(batch)
 
 
 def _refuse_bad_pair(pair: Sequence[Any]) -> None:

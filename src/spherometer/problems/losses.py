@@ -101,6 +101,14 @@ def counted_terms(loss: Loss, outputs: Tensor, targets: Any) -> Tensor | None:
     return (targets != ignored).to(outputs.dtype).unsqueeze(1)
 
 
+def counts_nothing(loss: Loss, outputs: Any, targets: Any) -> bool:
+    """Whether a loss that torch defines ignores every target it is given, which makes its mean 0 / 0."""
+    if _recognise(loss)[0] == "unknown" or not isinstance(outputs, Tensor):
+        return False
+    counted = counted_terms(loss, outputs, targets)
+    return counted is not None and not bool(counted.any())
+
+
 def count_terms(loss: Loss, outputs: Any, targets: Any) -> float:
     """How many terms the mean of `loss` runs over in this batch: samples, or the tokens that are not ignored.
 

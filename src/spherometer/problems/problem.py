@@ -20,6 +20,7 @@ from spherometer.problems.losses import (
     check_reduction,
     check_targets,
     count_terms,
+    counts_nothing,
     on_device,
 )
 from spherometer.problems.modes import BatchNorm, differentiating, measuring_mode
@@ -242,7 +243,8 @@ class Problem:
         check_targets(self.loss, outputs, targets)
         count = float((self.count or partial(count_terms, self.loss))(outputs, targets))
         with torch.autocast(self.device.type, enabled=False):
-            loss = self.criterion(outputs, targets) if count else 0 * outputs.sum()
+            empty = not count or counts_nothing(self.loss, outputs, targets)
+            loss = 0 * outputs.sum() if empty else self.criterion(outputs, targets)
         _refuse_bad_loss(loss, piece.index)
         return Evaluation(loss, count, outputs, targets)
 
@@ -296,7 +298,7 @@ class Problem:
         whole = next(replay(self.batches))
         size = min(8, num_samples(whole) or 0)
         if size < 2:
-            return False
+            return size == 1  # a single sample sees nobody
         state, ends = self.state(), [(0, size), (0, size // 2), (size // 2, size)]
         with torch.no_grad():
             parts = [
