@@ -92,7 +92,7 @@ def test_float32_agrees_to_rounding():
 
 @pytest.mark.parametrize("num_axes", [1, 2, 3])
 @pytest.mark.parametrize("dilation", [1, 2])
-def test_many_channels_on_small_images(num_axes, dilation, monkeypatch):  # the weight gradient has another way there
+def test_many_channels_on_small_images(num_axes, dilation, monkeypatch):  # the gradients have another way there
     swapped = []
     way = convolution._swapped_weight_gradient
     monkeypatch.setattr(convolution, "_swapped_weight_gradient", lambda *given: swapped.append(1) or way(*given))
