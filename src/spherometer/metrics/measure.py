@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from rich.table import Table
 from rich.text import Text
-from scipy import stats
+from scipy.special import stdtrit
 
 from spherometer.metrics.bench import Bench
 from spherometer.metrics.registry import Metric, parse
@@ -176,7 +176,7 @@ def _jackknifed(estimate: Estimate, left_out: torch.Tensor) -> Estimate:
     """value ± t √((G−1)/G Σ(θ_(g) − mean)²) over the values θ_(g) without group g (Efron 1982)."""
     num = len(left_out)
     deviation = float((left_out.double() - left_out.double().mean()).square().sum() * (num - 1) / num) ** 0.5
-    reach = float(stats.t.ppf(0.975, num - 1)) * deviation
+    reach = float(stdtrit(num - 1, 0.975)) * deviation
     return replace(estimate, interval=(float(estimate.value) - reach, float(estimate.value) + reach))
 
 
