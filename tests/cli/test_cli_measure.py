@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,7 +52,9 @@ def test_the_default_set_as_a_table_on_80_columns(run):
     assert outcome.err == ""
     for name in ("loss", "gradient_norm", "sharpness", "smallest_eigenvalue", "gauss_newton_norm", "hessian_trace"):
         assert f"\n {name} " in outcome.out
-    assert "fresh weights" in outcome.out
+    assert outcome.out.startswith("digits-linear (fresh weights) on digits: 50 x 1x8x8, 10 classes")
+    assert re.search(r"\d+ products", outcome.out)
+    assert re.search(r"\d\.\d\d s", outcome.out)
     assert "±" in outcome.out
     assert "…" not in outcome.out
     assert max(map(len, outcome.out.splitlines())) <= 80

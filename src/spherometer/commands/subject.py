@@ -48,7 +48,7 @@ def make_problem(options: Measure) -> tuple[Problem, dict[str, Any]]:
         load_weights(model, options.weights)
     problem = _tried(options, model, dataset)
     weights = None if options.weights is None else options.weights.name
-    return problem, {"model": options.model, "weights": weights, "data": repr(dataset)}
+    return problem, {"model": options.model, "weights": weights, "data": repr(dataset)[len("Dataset(") : -1]}
 
 
 def _tried(options: Measure, model: nn.Module, dataset: Dataset) -> Problem:

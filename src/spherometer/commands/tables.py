@@ -20,10 +20,8 @@ def measurement_table(measurements: Measurements) -> Table:
     table.add_column("cost", justify="right", no_wrap=True)
     for name, entry in measurements.items():
         estimate = entry.estimate
-        cost = (str(estimate.products), f"{estimate.seconds:.2f}")
-        table.add_row(
-            Text(name.replace(":", "\n  ")), Text("\n".join(value_lines(estimate))), _remarks(estimate), *cost
-        )
+        value = Text("\n".join(value_lines(estimate)))
+        table.add_row(Text(name.replace(":", "\n  ")), value, _remarks(estimate), _cost(estimate))
     return table
 
 
