@@ -129,16 +129,15 @@ class _Sampler:
         if self.matrix.num_rows <= SMALL:
             return self._summed()
         images, samples = self._pilot()
-        plain = self._needed(*mean_and_error(samples), len(samples)) - len(samples)
+        plain = max(0.0, self._needed(*mean_and_error(samples), len(samples)) - len(samples))
         deflated = len(samples) + max(MIN_SAMPLES, _unexplained(images) * plain)
-        left = self.limit - self.matrix.products
-        if self.matrix.num_rows <= min(plain, deflated, left):
+        if self.matrix.num_rows <= min(plain, deflated, self._left):
             return self._summed()
-        if plain <= deflated or deflated > left:
+        if plain <= deflated or deflated > self._left:
             return self._sampled(samples, 0.0, None)
         directions = torch.linalg.qr(images).Q
         images = self.matrix.apply(directions)
-        if self.goal.deepened and 2 * len(samples) <= min(self.max_sketch, left - len(samples)):
+        if self.goal.deepened and 2 * len(samples) <= min(self.max_sketch, self._left):
             further = torch.linalg.qr(torch.cat([directions, images], 1)).Q[:, len(samples) :]
             directions = torch.cat([directions, further], 1)
             images = torch.cat([images, self.matrix.apply(further)], 1)
@@ -168,29 +167,48 @@ class _Sampler:
             images = images - directions @ (directions.T @ images)
         return images, self.goal.form(columns, images).cpu().numpy()
 
-    def _sampled(self, samples: np.ndarray, exact: float, directions: Tensor | None) -> Estimate:
-        """Independent samples in a few growing rounds: looking after every single one favours lucky early stops."""
-        goal = max(MIN_SAMPLES, len(samples))
-        while True:
-            while len(samples) < goal:
-                _, more = self._draw(min(BLOCK, goal - len(samples)), self.stream, directions)
-                samples = np.concatenate([samples, more])
-            mean, error = mean_and_error(samples)
-            size, value = len(samples), exact + mean
-            needed = max(self._needed(value, error, size), enough(samples, MIN_SAMPLES))
-            affordable = size + self.limit - self.matrix.products
-            if needed <= size or affordable <= size:
-                break
-            goal = min(max(size + 1, math.ceil(1.05 * needed)), 4 * size, affordable)
-        reached = self._needed(value, error, size) <= size
+    def _sampled(self, first: np.ndarray, exact: float, directions: Tensor | None) -> Estimate:
+        """Independent samples until the error bar is short enough.
+
+        Stopping where the spread happens to look small favours small values, since mean and spread of a skew quantity
+        go together. So the first samples suffice only if they are far better than needed; otherwise at least as many
+        again follow, in few rounds with some reserve.
+        """
+        samples = first if len(first) else self._more(first, MIN_SAMPLES, directions)
+        mean, error = mean_and_error(samples)
+        needed = self._needed(exact + mean, error, len(samples))
+        if 2 * needed > len(samples):
+            samples = self._more(samples, math.ceil(min(max(1.2 * needed, 2 * MIN_SAMPLES), self.limit)), directions)
+        while (needed := self._enough(samples, exact)) > len(samples) and self._left > 0:
+            goal = math.ceil(min(1.2 * needed, 4 * len(samples)))
+            samples = self._more(samples, goal, directions)
+        mean, error = mean_and_error(samples)
+        value, reached = exact + mean, self._needed(exact + mean, error, len(samples)) <= len(samples)
         status = Status() if reached else missed(self.rtol, value, error, self.matrix.products)
         return Estimate(value, error, "standard error", "random vectors", self.matrix.products, status=status)
+
+    def _more(self, samples: np.ndarray, goal: int, directions: Tensor | None) -> np.ndarray:
+        """The samples filled up to the goal, or as far as the budget goes."""
+        missing = min(goal - len(samples), self._left)
+        while missing > 0:
+            _, block = self._draw(min(BLOCK, missing), self.stream, directions)
+            samples, missing = np.concatenate([samples, block]), missing - len(block)
+        return samples
+
+    @property
+    def _left(self) -> int:
+        return self.limit - self.matrix.products
+
+    def _enough(self, samples: np.ndarray, exact: float) -> float:
+        """How many samples short error bars and heavy tails ask for."""
+        mean, error = mean_and_error(samples)
+        return max(self._needed(exact + mean, error, len(samples)), enough(samples, MIN_SAMPLES))
 
     def _needed(self, value: float, error: float, size: int) -> float:
         """How many samples until error ≤ rtol·|value|, when `size` of them gave this error."""
         target = self.rtol * abs(value)
-        if error <= target:
-            return size
+        if error == 0:
+            return 0.0
         return size * (error / target) ** 2 if target > 0 else math.inf
 
     def _summed(self) -> Estimate:
