@@ -23,7 +23,9 @@ problem = sm.Problem(model, torch.nn.CrossEntropyLoss(), digits.tensors)
 plain = sm.eigenvalues(sm.Hessian(problem))
 preconditioned = sm.eigenvalues(sm.Preconditioned(sm.Hessian(problem), sm.preconditioner(problem, optimizer)))
 threshold = sm.stability_threshold_of(optimizer)
-print(f"sharpness                {plain}\npreconditioned sharpness {preconditioned}\nthreshold                {threshold:g}")
+print(f"sharpness                {plain}")
+print(f"preconditioned sharpness {preconditioned}")
+print(f"threshold                {threshold:g}")
 
 assert abs(threshold - 2 * (1 + 0.9) / ((1 - 0.9) * 1e-3)) < 1e-6 * threshold
 assert float(preconditioned.value[0]) > float(plain.value[0])

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 Source = Literal["exact", "solver", "random vectors", "data sample", "training seeds"]
@@ -52,6 +53,16 @@ class Estimate:
         origin = "exact" if self.source == "exact" else f"{self.kind}, {self.source}"
         warning = "" if self.status else f"; NOT CONVERGED: {self.status.message}"
         return f"{format_with_error(self.value, self.error)} ({origin}; {cost}{warning})"
+
+    def entry(self, index: int = 0) -> Estimate:
+        """One entry of a vector of numbers as a plain number, without the eigenvectors."""
+        value, error = (torch.as_tensor(part).flatten() for part in (self.value, self.error))
+        return replace(self, value=float(value[index]), error=float(error[index]), vectors=None, labels=())
+
+    def first(self, num: int) -> Estimate:
+        """The first `num` entries of a vector of numbers, without the eigenvectors."""
+        value, error = (torch.as_tensor(part)[:num] for part in (self.value, self.error))
+        return replace(self, value=value, error=error, vectors=None, labels=self.labels[:num])
 
     def scaled(self, factor: float) -> Estimate:
         """The same estimate of `factor` times the quantity."""

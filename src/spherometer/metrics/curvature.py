@@ -33,13 +33,13 @@ def gradient_norm(bench: Bench) -> Estimate:
 )
 def sharpness(bench: Bench, *, rtol: float = 1e-3) -> Estimate:
     """The largest eigenvalue of the Hessian; gradient descent is stable while it is below 2/lr."""
-    return _scalar(bench.extreme("hessian", rtol=rtol))
+    return bench.extreme("hessian", rtol=rtol).entry()
 
 
 @metric(symbol="λₙ", formula="smallest eigenvalue of H", source="D, Q31", cost="10-40 products", unit="loss / weight²")
 def smallest_eigenvalue(bench: Bench, *, rtol: float = 1e-2) -> Estimate:
     """The most negative eigenvalue of the Hessian; negative away from a minimum."""
-    return _scalar(bench.extreme("hessian", which="smallest", rtol=rtol))
+    return bench.extreme("hessian", which="smallest", rtol=rtol).entry()
 
 
 @metric(
@@ -51,9 +51,8 @@ def smallest_eigenvalue(bench: Bench, *, rtol: float = 1e-2) -> Estimate:
 )
 def top_eigenvalues(bench: Bench, *, num: int = 5, rtol: float = 1e-3) -> Estimate:
     """The largest eigenvalues of the Hessian in descending order, multiple ones as often as they occur."""
-    found = bench.extreme("hessian", num=num, rtol=rtol)
-    labels = tuple(f"λ{k}" for k in range(1, num + 1))
-    return replace(found, value=found.value[:num], error=found.error[:num], labels=labels, vectors=None)
+    found = bench.extreme("hessian", num=num, rtol=rtol).first(num)
+    return replace(found, labels=tuple(f"λ{k}" for k in range(1, num + 1)))
 
 
 @metric(
@@ -65,7 +64,7 @@ def top_eigenvalues(bench: Bench, *, num: int = 5, rtol: float = 1e-3) -> Estima
 )
 def gauss_newton_norm(bench: Bench, *, rtol: float = 1e-3) -> Estimate:
     """The norm of the Gauss-Newton matrix; near the sharpness, but not ordered with it (T6)."""
-    return _scalar(bench.extreme("gauss_newton", rtol=rtol))
+    return bench.extreme("gauss_newton", rtol=rtol).entry()
 
 
 @metric(
@@ -77,7 +76,7 @@ def gauss_newton_norm(bench: Bench, *, rtol: float = 1e-3) -> Estimate:
 )
 def residual_norm(bench: Bench, *, rtol: float = 1e-2) -> Estimate:
     """The norm of the part of the Hessian that comes from the bending of the model, ⟨Σ_c ∇²z_c (∂c/∂z)_c⟩."""
-    found = _scalar(bench.extreme("residual", which="magnitude", rtol=rtol))
+    found = bench.extreme("residual", which="magnitude", rtol=rtol).entry()
     return replace(found, value=abs(float(found.value)))
 
 
@@ -140,12 +139,12 @@ def mean_squared_eigenvalue(bench: Bench, *, rtol: float = 0.02) -> Estimate:
 )
 def log_determinant(bench: Bench, *, num: int = 5, rtol: float = 1e-3) -> Estimate:
     """The logarithm of the product of the k largest eigenvalues that are positive."""
-    found = bench.extreme("hessian", num=num, rtol=rtol)
-    values, errors = found.value[:num], found.error[:num]
+    found = bench.extreme("hessian", num=num, rtol=rtol).first(num)
+    values, errors = torch.as_tensor(found.value), torch.as_tensor(found.error)
     kept = values > 0
     note = "" if bool(kept.all()) else f"{int((~kept).sum())} of {num} eigenvalues are not positive and left out"
     value, error = float(values[kept].log().sum()), float((errors[kept] / values[kept]).sum())
-    return replace(found, value=value, error=error, vectors=None, note=note)
+    return replace(found, value=value, error=error, note=note)
 
 
 @metric(
@@ -163,8 +162,3 @@ def spectral_density(bench: Bench, *, num_vectors: int = 4, num_steps: int = 40,
     grid = torch.linspace(float(density.nodes.min()), float(density.nodes.max()), num_points, dtype=torch.float64)
     found = density.on(grid)
     return replace(found, labels=tuple(f"{point:.4g}" for point in grid.tolist()))
-
-
-def _scalar(found: Estimate) -> Estimate:
-    """The first of a list of eigenvalues as a plain number."""
-    return replace(found, value=float(found.value[0]), error=float(found.error[0]), vectors=None)

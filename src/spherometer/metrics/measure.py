@@ -196,15 +196,14 @@ def _without_each_group(problem: Problem, num: int) -> Iterator[list[Any]]:
 
 
 def _cut(problem: Problem, batches: list[Any], num: int) -> list[Any]:
-    sizes = [num_samples(batch) for batch in batches]
-    if not problem.splittable or None in sizes:
+    sizes = [num_samples(batch) or 0 for batch in batches]
+    if not problem.splittable or 0 in sizes:
         return batches
-    total = sum(sizes)  # type: ignore[arg-type]
-    step = max(1, total // num)
+    step = max(1, sum(sizes) // num)
     return [
         take(batch, start, min(start + step, size))
         for batch, size in zip(batches, sizes, strict=True)
-        for start in range(0, size, step)  # type: ignore[arg-type]
+        for start in range(0, size, step)
     ]
 
 
