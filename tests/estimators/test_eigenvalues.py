@@ -190,14 +190,23 @@ def test_a_zero_or_broken_suggestion_is_ignored():
         assert_bounded(eigenvalues(Diagonal(values, suggestion=suggestion)), torch.tensor([1.0]))
 
 
-def test_warm_vector_costs_at_most_three_products_at_one_percent():
+def test_warm_block_costs_at_most_three_products_at_one_percent():
     values = outliers_and_bulk(5000)
-    last = eigenvalues(Diagonal(values), rtol=0.01, vectors=True)
+    last = eigenvalues(Diagonal(values), rtol=0.01, vectors=2)
     for step in range(1, 10):
         values = values * (1 + 0.01 * torch.randn(5000, generator=torch.Generator().manual_seed(step)))
-        last = eigenvalues(Diagonal(values), rtol=0.01, start=last.vectors, vectors=True, seed=step)
+        last = eigenvalues(Diagonal(values), rtol=0.01, start=last.vectors, vectors=2, seed=step)
         assert_bounded(last, values.max()[None])
         assert last.products <= 3
+
+
+def test_a_single_warm_vector_is_not_trusted_through_a_crossing():
+    """The old first eigenvector is still an eigenvector, with a perfect residual, and no longer the first."""
+    values = torch.cat([torch.tensor([1.0, 0.9]), outliers_and_bulk(5000)[2:]]).double()
+    last = eigenvalues(Diagonal(values), rtol=1e-6, vectors=True)
+    crossed = torch.cat([torch.tensor([0.9, 1.0]), values[2:]])
+    for seed in range(20):
+        assert_bounded(eigenvalues(Diagonal(crossed), rtol=0.01, start=last.vectors, seed=seed), torch.tensor([1.0]))
 
 
 def test_two_warm_vectors_see_a_crossing():

@@ -55,7 +55,7 @@ def eigenvalues(
     count = 2 * num if which == "both" else num
     limit = max(200, 30 * count) if max_products is None else max_products
     _check_options(matrix.num_rows, num, which, rtol, limit, count)
-    search = Search(Krylov(matrix, child_stream(seed, "eigenvalues")), num, which, rtol, limit, memory)
+    search = Search(matrix, Krylov(matrix, child_stream(seed, "eigenvalues")), num, which, rtol, limit, memory)
     _begin(search, start)
     answer = search.run()
     return Estimate(
@@ -88,8 +88,7 @@ def _begin(search: Search, start: Tensor | None) -> None:
     """Fill the subspace with what is known; everything that is only believed gets a random part, so that no direction
     is excluded.
     """
-    krylov = search.krylov
-    matrix = krylov.matrix
+    krylov, matrix = search.krylov, search.matrix
     if start is not None:
         block = _checked_block(start, matrix.num_rows).to(dtype=matrix.dtype, device=matrix.device)
         mixed = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import scipy.linalg
@@ -10,7 +11,7 @@ import torch
 from torch import Generator, Tensor
 
 from spherometer.estimators.basis import Basis
-from spherometer.estimators.matrices import SymmetricMatrix
+from spherometer.estimators.matrices import Complement, SymmetricMatrix
 from spherometer.estimators.randomness import unit_vector
 
 
@@ -32,7 +33,7 @@ class Krylov:
     vector all fit the same equation.
     """
 
-    def __init__(self, matrix: SymmetricMatrix, stream: Generator) -> None:
+    def __init__(self, matrix: SymmetricMatrix | Complement, stream: Generator) -> None:
         self.matrix, self.stream = matrix, stream
         self.basis = Basis(matrix.num_rows, dtype=matrix.dtype, device=matrix.device)
         self.done = 0
@@ -66,7 +67,8 @@ class Krylov:
 
     def add_random(self) -> None:
         """A fresh direction, next to be multiplied: what an invariant subspace or a missed eigenvector asks for."""
-        while not self.add(unit_vector(self.matrix.num_rows, dtype=self.matrix.dtype, stream=self.stream)):
+        draw = partial(unit_vector, self.matrix.num_rows, dtype=self.matrix.dtype, stream=self.stream)
+        while not self.add(self.matrix.project(draw().to(self.matrix.device))):
             pass  # only in a space of few dimensions can a random vector fall into the span
         self.bring_forward()
 

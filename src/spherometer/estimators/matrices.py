@@ -64,6 +64,10 @@ class SymmetricMatrix:
             )
         return product
 
+    def project(self, vector: Tensor) -> Tensor:
+        """The part of a vector in the space the matrix acts on: all of it."""
+        return vector
+
     def start(self) -> Tensor | None:
         """The operator's own idea of a vector along the top eigenvectors (for a Hessian: the gradient), if it has
         one.
@@ -88,6 +92,25 @@ class SymmetricMatrix:
     def _ask(self, question: str, *arguments: Tensor) -> Any:
         answer: Callable[..., Any] | None = getattr(self._operator, question, None)
         return answer(*arguments) if callable(answer) else None
+
+
+class Complement:
+    """P A P with P = I − QQ' for orthonormal columns Q: the matrix in the space that Q leaves; products are A's own."""
+
+    def __init__(self, matrix: SymmetricMatrix, columns: Tensor) -> None:
+        self._matrix, self._columns = matrix, torch.linalg.qr(columns).Q
+        self.num_rows, self.dtype, self.device = matrix.num_rows, matrix.dtype, matrix.device
+        self.epsilon = matrix.epsilon
+
+    def apply(self, vector: Tensor) -> Tensor:
+        """The product with a vector that lies in the space itself."""
+        return self.project(self._matrix.apply(vector))
+
+    def project(self, vector: Tensor) -> Tensor:
+        """The part of a vector in the space; twice, since once leaves a rounding error of the part taken off."""
+        for _ in range(2):
+            vector = vector - self._columns @ (self._columns.T @ vector)
+        return vector
 
 
 def _checked_size(operator: MatrixLike) -> int:

@@ -11,15 +11,18 @@ import numpy as np
 from torch import Tensor
 
 from spherometer.estimators.krylov import Krylov, Ritz
+from spherometer.estimators.matrices import Complement, SymmetricMatrix
 from spherometer.estimators.unseen import least_mass, surely_seen
 
 Which = Literal["largest", "smallest", "both", "magnitude"]
 
 UNRESOLVED = 1 / 2  # least error in units of the residual, see `error_bounds`
 RESOLUTION = 0.1  # least error in units of rtol: an eigenvalue missed beside a converged one does not show
+FEW_ROWS = 2000  # below this size products are cheap, and nothing is taken on trust
 RISK = 0.05  # accepted chance that the random start vector has too small a share of an eigenvector for it to be seen
+RISK_COMPLEMENT = 0.01  # the same for the vector sent through the complement
 SLACK_ALONE = 0.2  # one eigenvalue wanted: nothing further out than this, relative to it, was missed
-SLACK_COMPLEMENT = 0.05  # several wanted: nothing further out than this, relative to the last of them, was missed
+SLACK_COMPLEMENT = (0.01, 0.05)  # the same after a look into the complement: twice rtol, within these limits
 MAX_CHECKS = 15  # products spent on one look into the complement
 
 
@@ -57,21 +60,23 @@ class Search:
     twice.
     """
 
-    def __init__(self, krylov: Krylov, num: int, which: Which, rtol: float, limit: int, memory: float) -> None:
+    def __init__(
+        self, matrix: SymmetricMatrix, krylov: Krylov, num: int, which: Which, rtol: float, limit: int, memory: float
+    ) -> None:
         self.krylov, self.num, self.which, self.rtol, self.limit = krylov, num, which, rtol, limit
+        self.matrix = matrix
         self.count = 2 * num if which == "both" else num
-        vector_bytes = krylov.matrix.num_rows * krylov.matrix.dtype.itemsize
+        vector_bytes = self.matrix.num_rows * self.matrix.dtype.itemsize
         self.capacity = max(2 * self.count + 4, int(memory // vector_bytes))
         self.share_of_chance: float | None = (
             1.0  # randomness in the start vector; None: a trusted start, or restarted since
         )
         self.num_given = 1
         self.rounding: np.ndarray | None = None
-        self.reach = np.zeros(self.count)
 
     def run(self) -> Answer:
         """Expand, look, stop; the answer is the last look."""
-        while self.krylov.matrix.products < self.limit and not self.krylov.complete:
+        while self.matrix.products < self.limit and not self.krylov.complete:
             self._expand()
             if self._due() and self._solved() and self._nothing_missed():
                 return self._answer(verified=True)
@@ -110,18 +115,14 @@ class Search:
         enough = max(self.count, self.num_given, 2 if self.share_of_chance is None else 3)
         return self.krylov.invariant or (done >= enough and done % (1 + done // 20) == 0)
 
-    def _solved(self, *, checking: bool = False) -> bool:
-        """The wanted errors leave room for the rounding, or are half the target where rounding alone uses it up.
-
-        The rough Ritz values of a chain that only checks the complement are no rivals to the wanted ones.
-        """
+    def _solved(self) -> bool:
+        """The wanted errors leave room for the rounding, or are half the target where rounding alone uses it up."""
         if self.krylov.done < self.count:
             return False
         ritz = self.krylov.ritz()
         chosen = self._chosen(ritz)
         targets = self._targets(ritz)[chosen]
-        self.reach = self.reach if checking else self._reach(ritz, chosen)
-        errors = self._errors(ritz, chosen, self.reach)
+        errors = self._errors(ritz, chosen)
         if (errors > targets).any():
             self.rounding = None
             return False
@@ -131,50 +132,74 @@ class Search:
         return bool((errors <= np.where(hopeless, targets / 2, targets - self.rounding)).all())
 
     def _nothing_missed(self) -> bool:
-        return self._nothing_far_out() if self.num == 1 else self._complement_is_clean()
+        """The top alone, from a start vector with chance in it, is trusted to its own chain; all else is looked into.
+
+        A single warm vector follows its old eigenvector through a crossing, where a block of them has the rivals in it;
+        the lower end of a Hessian is a dense edge, with small residuals long before the extreme one is found; and in a
+        small matrix the look costs nothing.
+        """
+        trusted = self.num == 1 and self.which == "largest" and (self.share_of_chance is not None or self.num_given > 1)
+        if trusted and self.matrix.num_rows > FEW_ROWS:
+            return self._nothing_far_out()
+        return self._complement_is_clean()
 
     def _nothing_far_out(self) -> bool:
         """One eigenvalue at an end: the chain itself tells whether one far beyond it could have stayed hidden."""
         if self.share_of_chance is None or self.krylov.invariant:
             return True
-        mass = least_mass(self.krylov.matrix.num_rows, share=self.share_of_chance, risk=RISK)
-        return self._chain_sees_all(0, mass, SLACK_ALONE)
+        mass = least_mass(self.matrix.num_rows, share=self.share_of_chance, risk=RISK)
+        ritz = self.krylov.ritz()
+        return self._sees_all(self.krylov, ritz.values[self._chosen(ritz)], mass, SLACK_ALONE)
 
     def _complement_is_clean(self) -> bool:
-        """Several eigenvalues: a fresh random vector, orthogonal to all that is known, must bring nothing new to light.
+        """A fresh random vector, orthogonal to the wanted Ritz vectors only, must bring nothing new to light.
 
-        A single start vector meets one vector only of each eigenspace, so this is the one way to find the copies.
+        A single start vector meets one vector only of each eigenspace, so this is the one way to find the copies; and
+        what the run so far has pending, but not multiplied, may be the very eigenvector it has missed.
         """
         krylov = self.krylov
-        if not krylov.invariant and krylov.matrix.products < self.limit:
-            krylov.step()  # a second look first: the partner of an unresolved pair hides in the pending vector itself
-        if krylov.size == krylov.matrix.num_rows or not self._solved():
-            return krylov.complete  # otherwise the products still pending settle it
-        self._shrink(room=MAX_CHECKS)
-        krylov.add_random()
-        self.share_of_chance = None
-        first, mass = krylov.done, least_mass(krylov.matrix.num_rows, risk=RISK)
+        ritz = krylov.ritz()
+        chosen = self._chosen(ritz)
+        if self.matrix.num_rows == self.count:
+            return krylov.complete
+        chain = Krylov(Complement(self.matrix, krylov.vectors(ritz.coordinates[:, chosen])), krylov.stream)
+        chain.add_random()
+        mass, slack = least_mass(self.matrix.num_rows, risk=RISK_COMPLEMENT), np.clip(2 * self.rtol, *SLACK_COMPLEMENT)
         for _ in range(MAX_CHECKS):
-            if krylov.matrix.products >= self.limit:
+            if self.matrix.products >= self.limit:
                 return False
-            size = krylov.size
-            krylov.step()
-            if krylov.size == size or krylov.complete or not self._solved(checking=True):
-                break  # the chain ended, or it found something
-            krylov.bring_forward()
-            if self._chain_sees_all(first, mass, SLACK_COMPLEMENT):
-                break
-        return self._solved(checking=True)
+            chain.step()
+            found = chain.ritz()
+            rivals = self._rivals(found.values, ritz.values[chosen], self._targets(ritz)[chosen])
+            if len(rivals):
+                self._take_in(chain.vectors(found.coordinates[:, rivals]))
+                return False
+            if chain.invariant or self._sees_all(chain, ritz.values[chosen], mass, slack):
+                return True
+        return True
 
-    def _chain_sees_all(self, first: int, mass: float, slack: float) -> bool:
-        """Nothing further out than the wanted values by `slack` of them can hide from the chain begun at `first`."""
-        ritz = self.krylov.ritz()
-        alphas, betas = self.krylov.recurrence(first)
-        wanted = ritz.values[self._chosen(ritz)]
+    def _rivals(self, values: np.ndarray, wanted: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Which of some Ritz values from elsewhere lie further out than the innermost wanted ones."""
+        if self.which == "magnitude":
+            return np.flatnonzero(np.abs(values) > np.abs(wanted[-1]) + targets[-1])
+        above = values > wanted[self.num - 1] + targets[self.num - 1]
+        below = values < wanted[-self.num] - targets[-self.num]
+        return np.flatnonzero({"largest": above, "smallest": below, "both": above | below}[self.which])
+
+    def _take_in(self, vectors: Tensor) -> None:
+        """Let what was found elsewhere be the next to be multiplied."""
+        for vector in vectors.T:
+            if self.krylov.add(vector):
+                self.krylov.bring_forward()
+        self.share_of_chance, self.rounding = None, None
+
+    def _sees_all(self, chain: Krylov, wanted: np.ndarray, mass: float, slack: float) -> bool:
+        """Nothing further out than the wanted values by `slack` of them can hide from a chain with a random start."""
+        alphas, betas = chain.recurrence(0)
         inner = np.abs(wanted).min() if self.which == "magnitude" else None
         top = inner if inner is not None else wanted[self.num - 1]
         bottom = -inner if inner is not None else wanted[-self.num]
-        least = 0.1 * np.abs(ritz.values).max()  # an end of the spectrum at zero has no size of its own to compare with
+        least = 0.1 * np.abs(wanted).max()  # an end of the spectrum at zero has no size of its own to compare with
         return (
             self.which == "smallest" or surely_seen(alphas, betas, top + slack * max(abs(top), least), mass=mass)
         ) and (
@@ -193,10 +218,11 @@ class Search:
         high = (number + 1) // 2
         return np.concatenate([ascending[::-1][:high], ascending[: number - high][::-1]])
 
-    def _errors(self, ritz: Ritz, chosen: np.ndarray, reach: np.ndarray) -> np.ndarray:
+    def _errors(self, ritz: Ritz, chosen: np.ndarray) -> np.ndarray:
         """Bounds for the wanted values, rounding apart; none claims to resolve what nobody tried to resolve."""
         resolved = 0.0 if self.krylov.invariant else RESOLUTION * self.rtol
-        return np.maximum(np.maximum(error_bounds(ritz)[chosen], reach), resolved * np.abs(ritz.values[chosen]))
+        bounds = np.maximum(error_bounds(ritz)[chosen], self._reach(ritz, chosen))
+        return np.maximum(bounds, resolved * np.abs(ritz.values[chosen]))
 
     def _reach(self, ritz: Ritz, chosen: np.ndarray) -> np.ndarray:
         """How far the error bounds of Ritz values that were not chosen reach past each wanted one; negative if not at
@@ -219,7 +245,7 @@ class Search:
 
     def _floor(self, ritz: Ritz) -> float:
         """What the arithmetic makes of ‖A‖: dot products of length n in precision ε lose some ε√n."""
-        matrix = self.krylov.matrix
+        matrix = self.matrix
         return matrix.epsilon * (50 + 0.1 * matrix.num_rows**0.5) * float(np.abs(ritz.values).max())
 
     def _targets(self, ritz: Ritz) -> np.ndarray:
@@ -228,14 +254,13 @@ class Search:
     def _rounding(self, ritz: Ritz, chosen: np.ndarray) -> np.ndarray:
         floor = self._floor(ritz)
         vectors = (self.krylov.vectors(ritz.coordinates[:, [index]])[:, 0] for index in chosen)
-        return np.array([max(floor, self.krylov.matrix.rounding(vector) or 0.0) for vector in vectors])
+        return np.array([max(floor, self.matrix.rounding(vector) or 0.0) for vector in vectors])
 
     def _answer(self, *, verified: bool) -> Answer:
         ritz = self.krylov.ritz()
         chosen = self._chosen(ritz)
         rounding = self._rounding(ritz, chosen) if self.rounding is None else self.rounding
-        reach = self.reach if verified else self._reach(ritz, chosen)
-        errors, targets = self._errors(ritz, chosen, reach) + rounding, self._targets(ritz)[chosen]
+        errors, targets = self._errors(ritz, chosen) + rounding, self._targets(ritz)[chosen]
         return Answer(
             ritz.values[chosen], errors, self._complaint(ritz.values[chosen], errors, targets, rounding, verified)
         )
@@ -256,5 +281,5 @@ class Search:
         advice = (
             "measure in float64" if blame[errors > targets].any() else f"raise max_products above {self.limit}, or rtol"
         )
-        products = self.krylov.matrix.products
+        products = self.matrix.products
         return f"asked for rtol={self.rtol:g}, reached {reached:.2g} after {products} products: {advice}"
