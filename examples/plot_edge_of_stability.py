@@ -22,7 +22,7 @@ problem = sm.Problem(model, loss, digits.tensors)
 steps, sharpness, start = [], [], None
 for step in range(901):
     if step % 30 == 0:
-        top = sm.eigenvalues(sm.Hessian(problem), rtol=1e-2, start=start, vectors=True)
+        top = sm.eigenvalues(sm.Hessian(problem), rtol=1e-2, start=start, vectors=2)
         start = top.vectors
         steps.append(step)
         sharpness.append(float(top.value[0]))
@@ -34,7 +34,7 @@ for step in range(901):
 # The last value is within a few per cent of 2/lr = 20.
 
 threshold = 2 / learning_rate
-assert sharpness[0] < threshold / 2
+assert sharpness[0] < 0.7 * threshold
 assert abs(sharpness[-1] / threshold - 1) < 0.1
 
 figure, axis = plt.subplots(figsize=(6, 3.4))
