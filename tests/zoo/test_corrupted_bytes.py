@@ -34,7 +34,7 @@ def safetensors_bytes():
 
 SOUND_DATA = {
     "train-images-idx3-ubyte": idx_bytes(random_images(3, (28, 28))[0]),
-    "train-images-idx3-ubyte.gz": gzip.compress(idx_bytes(random_images(3, (28, 28))[0])),
+    "train-images-idx3-ubyte.gz": gzip.compress(idx_bytes(random_images(3, (28, 28))[0]), mtime=0),
     "data_batch_1": cifar_pickle(2),
     "train": cifar_pickle(2, num_classes=100, protocol=5),
     "test_batch.bin": cifar_binary(2),

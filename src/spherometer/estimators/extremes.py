@@ -32,10 +32,10 @@ def eigenvalues(
     """Eigenvalues λ of a symmetric matrix at the ends of its spectrum, by Lanczos with full reorthogonalisation.
 
     `value` holds `num` eigenvalues in descending order for "largest" and "smallest", the `num` largest and then the
-    `num` smallest, in descending order, for "both", and by descending |λ| for "magnitude". `error` bounds each:
-    min(r, max(r²/gap, r/2)), but never below rtol·|λ|/10, plus the rounding of the arithmetic, where r = ‖Av − θv‖ is
-    the residual (what the bound takes for granted stands in `search.py`). It stops as soon as all errors are below
-    rtol·|λ|; an eigenvalue that is zero within the arithmetic counts as one of that size.
+    `num` smallest, in descending order, for "both", and by descending size for "magnitude". `error` bounds each:
+    min(r, max(r²/gap, r/2)), but never below a tenth of the target, plus the rounding of the arithmetic, where
+    r = ‖Av − θv‖ is the residual (what the bound takes for granted stands in `search.py`). It stops as soon as each
+    error is below rtol of its value; an eigenvalue that is zero within the arithmetic counts as one of that size.
 
     With several eigenvalues a fresh random vector is sent through the complement of those found, so copies of a
     multiple eigenvalue come up too. `start` is a vector (n,) or a block (n, k) near the wanted eigenvectors, such as

@@ -107,10 +107,11 @@ class CurvatureOperator(Operator):
         if self.dtype == torch.float64:
             return None
         sample = self.problem.sample(NUM_ROUNDED)
+        double = sample.in_dtype(torch.float64)
+        double.plans[type(self)] = (0.0, None)  # a few samples fit: nothing to plan
         probe = vector.to(self.dtype)
         forms = [
-            probe.double() @ (self.on(problem) @ probe.to(problem.precision)).double()
-            for problem in (sample, sample.in_dtype(torch.float64))
+            probe.double() @ (self.on(problem) @ probe.to(problem.precision)).double() for problem in (sample, double)
         ]
         return abs(float(forms[0] - forms[1]))
 
@@ -140,14 +141,16 @@ class CurvatureOperator(Operator):
         _refuse_non_finite(graph.gradient, "gradient", piece.index)
         return graph
 
-    def _try_product(self, piece: Piece) -> None:
-        """Refuse, on a few samples, a model that cannot be differentiated often enough."""
+    def _tried(self, piece: Piece) -> Graph:
+        """A graph that has made a product; a model that cannot be differentiated often enough is refused."""
         try:
-            self._built(piece).product([torch.zeros_like(weight) for weight in self.state.weights])
+            graph = self._built(piece)
+            graph.product([torch.zeros_like(weight) for weight in self.state.weights])
         except RuntimeError as error:
             if "derivative" in str(error) or "differentiable" in str(error):
                 raise derivative_error(self.problem, self.state, piece, error) from error
             raise
+        return graph
 
     def _plan(self) -> tuple[float, int | None]:
         """Bytes of graph per sample, and how many samples a piece may hold so that it fits twice into the limit."""
@@ -156,8 +159,7 @@ class CurvatureOperator(Operator):
             piece = next(self.problem.sample(NUM_WEIGHED).pieces())
             known = [*self.state.weights, *self.state.fixed.values(), *tensors_of(piece.content)]
             refuse_cut(self.problem, self.state, piece)
-            self._try_product(piece)
-            weight = saved_bytes(lambda: self._built(piece), known) / (num_samples(piece.content) or 1)
+            weight = saved_bytes(lambda: self._tried(piece), known) / (num_samples(piece.content) or 1)
             plans[type(self)] = (weight, max(1, int(self.problem.memory / (2 * weight))) if weight else None)
         return plans[type(self)]
 
