@@ -34,9 +34,8 @@ def main() -> None:
     options = parser.parse_args()
     rows = curvature.rows(quick=options.quick)
     Console().print(_table(rows))
-    if not options.quick:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "curvature.md").write_text(_markdown(rows))
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "curvature.md").write_text(_markdown(rows))
 
 
 def _table(rows: list[Row]) -> Table:

@@ -101,6 +101,16 @@ class Sum(Operator):
     def _apply(self, columns: Tensor) -> Tensor:
         return self.first @ columns + (self.second @ columns).to(self.device, self.dtype)
 
+    def start(self) -> Tensor | None:
+        """The first operand's leaning vector, or the second's."""
+        start = self.first.start()
+        return self.second.start() if start is None else start
+
+    def rounding(self, vector: Tensor) -> float | None:
+        """The sum of the operands' own."""
+        parts = [part for part in (self.first.rounding(vector), self.second.rounding(vector)) if part is not None]
+        return sum(parts) if parts else None
+
     def exact_trace(self) -> float | None:
         """tr A + tr B."""
         parts = (self.first.exact_trace(), self.second.exact_trace())
