@@ -29,7 +29,7 @@ COLUMNS = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the two smaller networks only")
+    parser.add_argument("--quick", action="store_true", help="the smallest network only: a minute")
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"), help="folder of the written table")
     options = parser.parse_args()
     rows = curvature.rows(quick=options.quick)

@@ -16,7 +16,7 @@ from benchmarks.networks import NETWORKS, Setting, setting
 
 def rows(*, quick: bool) -> list[Row]:
     """Every contest of this file."""
-    networks = ["3FCN", "6CNN"] if quick else list(NETWORKS)
+    networks = ["3FCN"] if quick else list(NETWORKS)
     found: list[Row] = []
     found += top_ten(setting("3FCN"))
     found += density(setting("3FCN"))
