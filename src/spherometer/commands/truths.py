@@ -40,9 +40,10 @@ def _compare_one(name: str, loss: nn.Module, seed: int, tell: Callable[[str], No
     spectrum, slope = dense_spectrum(model, loss, inputs, targets)
     exact = {
         "gradient_norm": slope,
-        "sharpness:rtol=1e-6": float(spectrum[-1]),
-        "smallest_eigenvalue:rtol=1e-6": float(spectrum[0]),
-        "hessian_trace:rtol=0.005": float(spectrum.sum()),
+        "sharpness": float(spectrum[-1]),
+        "smallest_eigenvalue": float(spectrum[0]),
+        "hessian_trace": float(spectrum.sum()),
+        # At its default rtol the error bar is too short for "tanh, entropy" with seed 0 (7.7 sigma): an open defect.
         "hessian_frobenius:rtol=0.005": float(spectrum.norm()),
     }
     found = measure(Problem(model, loss, (inputs, targets), dtype=torch.float64), list(exact), seed=seed)
