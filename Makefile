@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-EXTRAS := report,curv,bench,test,dev,docs
+EXTRAS := report,frames,curv,bench,optim,adv,hf,lightning,ignite,loggers,test,dev,docs
 WORKERS ?= auto
 
 .PHONY: setup demo test test-all lint format bench docs clean
