@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     )
     from spherometer.operators import EmpiricalFisher, Fisher, GaussNewton, Hessian, Operator, Preconditioned
     from spherometer.problems import HalfSquaredError, Problem
+    from spherometer.records import export_runs, read_runs
+    from spherometer.training import optim
     from spherometer.values import Estimate, Status
 
 __version__ = "0.1.0"
@@ -55,18 +57,25 @@ __all__ = [  # noqa: RUF022  grouped as a reader looks for them
     "preconditioned_sharpness",
     "preconditioner",
     "stability_threshold_of",
+    # training methods
+    "optim",
+    # runs on disk
+    "export_runs",
+    "read_runs",
     # a number and its state
     "Estimate",
     "Status",
 ]
 
 # Public names are fetched when first used: `spherometer --help` needs no torch, which takes seconds to import.
-_HOMES = ("values", "problems", "operators", "estimators", "metrics")
+_HOMES = ("values", "problems", "operators", "estimators", "metrics", "records")
 
 
 def __getattr__(name: str) -> Any:
     if name == "metrics":
         return import_module("spherometer.metrics")  # a folder that can be called: the catalogue
+    if name == "optim":
+        return import_module("spherometer.training.optim")
     if name in __all__:
         for home in _HOMES:
             found = getattr(import_module(f"spherometer.{home}"), name, None)
