@@ -1,0 +1,73 @@
+"""The size of the derivative of the outputs by the inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from spherometer.training.penalties.penalty import Penalty, Term, evaluations, on_sphere, valid_coefficient
+
+
+class InputJacobianPenalty(Penalty):
+    """λ·N·C‖u'J‖², J the Jacobian of all N·C outputs of the batch by all its inputs, u uniform on the sphere of N·C.
+
+    Its mean is λ‖J‖_F² = λ Σᵢ‖Jᵢ‖_F², a sum over the batch (T25). A Fig 33, Q88, L16; one more backward pass and its
+    double. The caption of A Fig 33 says ‖J‖_F ≈ ‖u'J‖, without the factor, and does not say whether the square is
+    meant (erratum A-e9):
+
+    Args:
+        squared: False penalises the norm rather than its square.
+        scaled: False leaves out the factor N·C (√(N·C) for the norm), as printed.
+
+    Example:
+        >>> InputJacobianPenalty(0.01, generator=torch.Generator().manual_seed(0))
+    """
+
+    differentiates_inputs = True
+
+    def __init__(
+        self, coefficient: float, *, generator: torch.Generator, squared: bool = True, scaled: bool = True
+    ) -> None:
+        self.coefficient, self.generator = valid_coefficient(coefficient), generator
+        self.squared, self.scaled = squared, scaled
+
+    def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor, outputs: Tensor) -> Tensor:  # noqa: ARG002
+        """The penalty of this batch."""
+        u = on_sphere(outputs.numel(), self.generator)
+        square = _square(inputs, outputs, u, create_graph=True) * (outputs.numel() if self.scaled else 1)
+        return self.coefficient * (square if self.squared else _root(square))
+
+    def over(self, model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]]) -> Sequence[Term]:
+        """Each ghost batch has its stretch of one u; the root of a sum is linearised at the present weights."""
+        found = [(inputs, outputs) for inputs, _, outputs in evaluations(self, model, batches)]
+        ends = torch.tensor([outputs.numel() for _, outputs in found]).cumsum(0)
+        stretches = on_sphere(int(ends[-1]), self.generator).tensor_split(ends[:-1])
+        factor = float(ends[-1]) if self.scaled else 1.0
+        total, num = torch.zeros((), dtype=torch.float64), sum(len(inputs) for inputs, _ in batches)
+        for (inputs, outputs), u in zip(found, stretches, strict=True):
+            total += factor * _square(inputs, outputs, u, create_graph=False).double().cpu()
+        root = float(total) ** 0.5
+        slope, shift = (1.0, 0.0) if self.squared else (1 / (2 * root) if root > 0 else 0.0, root / 2)
+        return [
+            self._term(u, slope * factor * num / len(inputs), shift)
+            for (inputs, _), u in zip(found, stretches, strict=True)
+        ]
+
+    def _term(self, u: Tensor, slope: float, shift: float) -> Term:
+        def term(model: nn.Module, inputs: Tensor, targets: Tensor, outputs: Tensor) -> Tensor:  # noqa: ARG001
+            return self.coefficient * (slope * _square(inputs, outputs, u, create_graph=True) + shift)
+
+        return term
+
+
+def _square(inputs: Tensor, outputs: Tensor, u: Tensor, *, create_graph: bool) -> Tensor:
+    (pulled,) = torch.autograd.grad(outputs, inputs, u.to(outputs).view_as(outputs), create_graph=create_graph)
+    return pulled.square().sum()
+
+
+def _root(square: Tensor) -> Tensor:
+    """The square root, with slope zero at zero."""
+    positive = square > 0
+    return torch.where(positive, square, 1.0).sqrt() * positive

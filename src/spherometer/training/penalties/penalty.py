@@ -1,0 +1,71 @@
+"""What every penalty does: a value for a batch, and one for each part of a batch that does not fit into memory."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from spherometer.operators.convolution import FastConvolution
+from spherometer.training.statistics import frozen_statistics
+
+Term = Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]
+
+
+class Penalty(ABC):
+    """A scalar made of derivatives of the outputs; `outputs` is the model's answer to `inputs`, with its graph.
+
+    The forward pass should run inside `twice_differentiable()`, and where `differentiates_inputs`, the inputs have to
+    require a gradient before it; `Penalised` does both.
+    """
+
+    differentiates_inputs: ClassVar[bool] = False
+
+    @abstractmethod
+    def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor, outputs: Tensor) -> Tensor:
+        """The penalty of this batch."""
+
+    @abstractmethod
+    def over(self, model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]]) -> Sequence[Term]:
+        """One term for each ghost batch, so that their mean by batch sizes is the penalty of all samples as one batch.
+
+        That holds for value and gradient at the present weights: ask again after each step. Batch norm aside, which
+        normalises each ghost batch by itself. Takes one pass over the batches.
+        """
+
+
+@contextmanager
+def twice_differentiable() -> Iterator[None]:
+    """Forward passes inside have a graph that can be differentiated twice: attention written out, quick convolutions."""
+    with sdpa_kernel(SDPBackend.MATH), FastConvolution():
+        yield
+
+
+def evaluations(
+    penalty: Penalty, model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]]
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Inputs, targets and outputs of each batch; the model's running statistics do not notice."""
+    for inputs, targets in batches:
+        if penalty.differentiates_inputs:
+            inputs = inputs.detach().requires_grad_()
+        with torch.enable_grad(), frozen_statistics(model), twice_differentiable():
+            outputs = model(inputs)
+        yield inputs, targets, outputs
+
+
+def on_sphere(size: int, generator: torch.Generator) -> Tensor:
+    """A vector drawn uniformly from the unit sphere, in double precision on the generator's device."""
+    normal = torch.randn(size, generator=generator, dtype=torch.float64, device=generator.device)
+    return normal / normal.norm()
+
+
+def valid_coefficient(coefficient: float) -> float:
+    """The number, if it can be the weight of a penalty."""
+    if not 0 <= coefficient < float("inf"):
+        raise ValueError(f"expected a coefficient of at least 0, got {coefficient}")
+    return coefficient
