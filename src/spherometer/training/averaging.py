@@ -64,7 +64,7 @@ class Gadam:
 
 
 def gadam(model: nn.Module, *, learning_rate: float, weight_decay: float, average_from: int) -> Gadam:
-    """Adam (0.9, 0.999, 1e-8) with decoupled weight decay, its rate falling to half, and the mean of the later iterates.
+    """Adam (0.9, 0.999, 1e-8) with decoupled weight decay, its rate falling to half, and the mean of its iterates.
 
     D Sec 5 and A.1-A.2, L26: the schedule is L27 with T_avg = `average_from` and α_avg = ½α₀. Weight decay is in
     AdamW's convention, each step takes off lr·weight_decay of the weights (erratum D-e21: 0.35 for CIFAR-10, 0.25 for

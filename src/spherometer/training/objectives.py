@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from spherometer.training.optim.marking import logits
-from spherometer.training.penalties import Penalty, Term, twice_differentiable
+from spherometer.training.penalties import Penalty, Term, differentiable
 
 Loss = Callable[[Any, Any], Tensor]
 Batch = tuple[Tensor, Tensor]
@@ -71,17 +71,13 @@ class Penalised:
 
     def over(self, model: nn.Module, batches: Sequence[Batch]) -> Sequence[Part]:
         """The penalties look at all batches first: the square of a mean is not the mean of squares."""
-        parts = zip(*(penalty.over(model, batches) for penalty in self.penalties), strict=True)
-        return (
-            [partial(self._evaluate, part) for part in parts]
-            if self.penalties
-            else Plain(self.loss).over(model, batches)
-        )
+        columns = [penalty.over(model, batches) for penalty in self.penalties]
+        return [partial(self._evaluate, [column[k] for column in columns]) for k in range(len(batches))]
 
     def _evaluate(self, terms: Sequence[Term], model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         if any(penalty.differentiates_inputs for penalty in self.penalties):
             inputs = inputs.detach().requires_grad_()
-        with twice_differentiable():
+        with differentiable(max((penalty.num_derivatives for penalty in self.penalties), default=1)):
             outputs = model(inputs)
         value = self.loss(logits(outputs), targets)
         for term in terms:

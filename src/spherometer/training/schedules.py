@@ -1,4 +1,4 @@
-"""Learning rates over time, each a function from the epoch (or step) t to a factor: `LambdaLR(optimizer, cosine(90))`."""
+"""Learning rates over time, each a function from epoch or step t to a factor: `LambdaLR(optimizer, cosine(90))`."""
 
 from __future__ import annotations
 

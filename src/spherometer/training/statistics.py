@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch import Tensor, nn
+from torch import nn
 
 
 @contextmanager
@@ -19,16 +19,12 @@ def frozen_statistics(model: nn.Module) -> Iterator[None]:
         >>> with frozen_statistics(model):
         ...     model(inputs)
     """
-    owners = [(module, name) for module in model.modules() for name in module._buffers]
-    before = [(module._buffers[name], _copy(module._buffers[name])) for module, name in owners]
+    owned = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
+    before = [None if buffer is None else buffer.detach().clone() for _, _, buffer in owned]
     try:
         yield
     finally:
-        for (module, name), (buffer, values) in zip(owners, before, strict=True):
-            if buffer is not None:
+        for (module, name, buffer), values in zip(owned, before, strict=True):
+            if buffer is not None and values is not None:
                 buffer.data.copy_(values)  # by `data`: for graphs that hold this buffer nothing has changed
             module._buffers[name] = buffer
-
-
-def _copy(buffer: Tensor | None) -> Tensor | None:
-    return None if buffer is None else buffer.detach().clone()

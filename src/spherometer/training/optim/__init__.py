@@ -1,4 +1,4 @@
-"""Optimisers that look at the loss from a second point: SAM, ASAM and explicit Jacobian regularisation, as `sm.optim`."""
+"""Optimisers that look at the loss from a second point: SAM, ASAM, explicit Jacobian regularisation; as `sm.optim`."""
 
 from spherometer.training.optim.explicit_jacobian import EJR, EJRv2
 from spherometer.training.optim.marking import logits

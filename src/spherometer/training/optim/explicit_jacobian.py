@@ -1,4 +1,4 @@
-"""EJR: the way up is that of a random direction of the mean logits, which pushes the mean logit-weight Jacobian down."""
+"""EJR: the way up is that of a random direction of the mean logits; it pushes the mean logit-weight Jacobian down."""
 
 from __future__ import annotations
 

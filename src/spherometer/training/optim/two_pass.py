@@ -34,11 +34,11 @@ class Ascent:
 
 
 class TwoPass(Optimizer, ABC):
-    """θ̂ = θ + ρ δ/‖δ‖, then a step of the base optimiser from θ with the gradient taken at θ̂; a subclass says what δ is.
+    """θ̂ = θ + ρ δ/‖δ‖, then a step of the base optimiser from θ with the gradient at θ̂; a subclass says what δ is.
 
     The closure is that of every `torch.optim.Optimizer`: it zeroes the gradients, computes the loss, calls backward and
-    returns the loss. It runs twice; `step` returns the loss at θ. What weight decay or momentum do is the base
-    optimiser's own affair: neither is part of δ. The norm runs over all parameter groups, `rho` may differ between them.
+    returns the loss. It runs twice; `step` returns the loss at θ. Weight decay and momentum are the base optimiser's
+    own affair: neither is part of δ. The norm runs over all parameter groups, `rho` may differ between them.
 
     Args:
         params: parameters or parameter groups; a group may have its own `rho`.
@@ -83,7 +83,7 @@ class TwoPass(Optimizer, ABC):
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None, *, scaler: torch.amp.GradScaler | None = None) -> Tensor:  # type: ignore[override]
-        """One step; returns the loss at the weights before it.
+        """One step; returns what the closure returned first, the loss at the weights before the step.
 
         With mixed precision the closure calls `scaler.scale(loss).backward()`; pass the scaler here instead of calling
         `scaler.step`, and call `scaler.update()` afterwards as ever.
@@ -101,7 +101,7 @@ class TwoPass(Optimizer, ABC):
             self.base.step()
         else:
             scaler.step(self.base)
-        return ascent.loss.detach()
+        return ascent.loss
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As in `torch.optim.Optimizer`; a group without its own `rho` takes the default."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import ClassVar
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from spherometer.operators.convolution import FastConvolution
+from spherometer.training.penalties.norms import DecomposedNorms
 from spherometer.training.statistics import frozen_statistics
 
 Term = Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]
@@ -20,11 +21,12 @@ Term = Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]
 class Penalty(ABC):
     """A scalar made of derivatives of the outputs; `outputs` is the model's answer to `inputs`, with its graph.
 
-    The forward pass should run inside `twice_differentiable()`, and where `differentiates_inputs`, the inputs have to
-    require a gradient before it; `Penalised` does both.
+    The forward pass should run inside `differentiable(num_derivatives)`, and where `differentiates_inputs`, the inputs
+    have to require a gradient before it; `Penalised` does both.
     """
 
     differentiates_inputs: ClassVar[bool] = False
+    num_derivatives: ClassVar[int] = 2  # in the gradient of the penalty: one more than in the penalty itself
 
     @abstractmethod
     def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor, outputs: Tensor) -> Tensor:
@@ -40,9 +42,13 @@ class Penalty(ABC):
 
 
 @contextmanager
-def twice_differentiable() -> Iterator[None]:
-    """Forward passes inside have a graph that can be differentiated twice: attention written out, quick convolutions."""
-    with sdpa_kernel(SDPBackend.MATH), FastConvolution():
+def differentiable(num_derivatives: int) -> Iterator[None]:
+    """Forward passes inside can be differentiated so often, rightly and quickly.
+
+    Fused attention has no second derivative, fused norms have a wrong third one (ECOSYSTEM.md section 0), and the
+    second one of convolutions is slow; each has its twin here.
+    """
+    with sdpa_kernel(SDPBackend.MATH), FastConvolution(), DecomposedNorms() if num_derivatives > 2 else nullcontext():
         yield
 
 
@@ -53,7 +59,7 @@ def evaluations(
     for inputs, targets in batches:
         if penalty.differentiates_inputs:
             inputs = inputs.detach().requires_grad_()
-        with torch.enable_grad(), frozen_statistics(model), twice_differentiable():
+        with torch.enable_grad(), frozen_statistics(model), differentiable(penalty.num_derivatives):
             outputs = model(inputs)
         yield inputs, targets, outputs
 

@@ -24,11 +24,11 @@ class SquaredGradientPenalty(Penalty):
         self.coefficient = valid_coefficient(coefficient)
 
     @abstractmethod
-    def _draw(self, outputs: Tensor, earlier: Tensor | None) -> Tensor | None:
+    def _draw(self, outputs: Tensor, earlier: Any) -> Any:
         """What is random in s for these samples; `earlier` is the draw of the ghost batch before, if any."""
 
     @abstractmethod
-    def _scalar(self, outputs: Tensor, targets: Tensor, draw: Tensor | None) -> Tensor:
+    def _scalar(self, outputs: Tensor, targets: Tensor, draw: Any) -> Tensor:
         """s, a mean over the samples."""
 
     def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor, outputs: Tensor) -> Tensor:  # noqa: ARG002
@@ -48,7 +48,7 @@ class SquaredGradientPenalty(Penalty):
             draws.append(draw)
         return [self._term(draw, mean) for draw in draws]
 
-    def _term(self, draw: Tensor | None, mean: Sequence[Tensor]) -> Term:
+    def _term(self, draw: Any, mean: Sequence[Tensor]) -> Term:
         square = _dot(mean, mean)
 
         def term(model: nn.Module, inputs: Tensor, targets: Tensor, outputs: Tensor) -> Tensor:  # noqa: ARG001
@@ -73,10 +73,10 @@ class MeanJacobianPenalty(SquaredGradientPenalty):
         super().__init__(coefficient)
         self.generator = generator
 
-    def _draw(self, outputs: Tensor, earlier: Tensor | None) -> Tensor:
+    def _draw(self, outputs: Tensor, earlier: Any) -> Tensor:
         return on_sphere(outputs.shape[-1], self.generator).to(outputs) if earlier is None else earlier
 
-    def _scalar(self, outputs: Tensor, targets: Tensor, draw: Tensor | None) -> Tensor:  # noqa: ARG002
+    def _scalar(self, outputs: Tensor, targets: Tensor, draw: Any) -> Tensor:  # noqa: ARG002
         return (outputs @ draw).mean()
 
 
@@ -91,10 +91,10 @@ class GradientNormPenalty(SquaredGradientPenalty):
         super().__init__(coefficient)
         self.loss = loss
 
-    def _draw(self, outputs: Tensor, earlier: Tensor | None) -> None:
+    def _draw(self, outputs: Tensor, earlier: Any) -> None:
         pass
 
-    def _scalar(self, outputs: Tensor, targets: Tensor, draw: Tensor | None) -> Tensor:  # noqa: ARG002
+    def _scalar(self, outputs: Tensor, targets: Tensor, draw: Any) -> Tensor:  # noqa: ARG002
         return self.loss(outputs, targets)
 
 
@@ -112,11 +112,14 @@ class FisherPenalty(SquaredGradientPenalty):
         super().__init__(coefficient)
         self.generator = generator
 
-    def _draw(self, outputs: Tensor, earlier: Tensor | None) -> Tensor:  # noqa: ARG002
-        chances = outputs.detach().flatten(0, -2).double().softmax(-1).to(self.generator.device)
-        return torch.multinomial(chances, 1, generator=self.generator).squeeze(1).to(outputs.device)
+    def _draw(self, outputs: Tensor, earlier: Any) -> Tensor:  # noqa: ARG002
+        chances = outputs.detach().flatten(0, -2).double().softmax(-1)
+        device = self.generator.device
+        uniform = torch.rand(len(chances), 1, generator=self.generator, dtype=torch.float64, device=device)
+        passed = chances.cumsum(-1) < uniform.to(chances.device)
+        return passed.sum(-1).clamp_max(outputs.shape[-1] - 1)  # the last sum may be rounded to less than one
 
-    def _scalar(self, outputs: Tensor, targets: Tensor, draw: Tensor | None) -> Tensor:  # noqa: ARG002
+    def _scalar(self, outputs: Tensor, targets: Tensor, draw: Any) -> Tensor:  # noqa: ARG002
         return functional.cross_entropy(outputs.flatten(0, -2), draw)
 
 
@@ -124,7 +127,7 @@ def _weights(model: nn.Module) -> list[Tensor]:
     return [weight for weight in model.parameters() if weight.requires_grad]
 
 
-def _gradients(scalar: Tensor, weights: Sequence[Tensor], *, create_graph: bool) -> Sequence[Tensor]:
+def _gradients(scalar: Tensor, weights: Sequence[Tensor], *, create_graph: bool) -> tuple[Tensor, ...]:
     return torch.autograd.grad(scalar, weights, create_graph=create_graph, materialize_grads=True)
 
 
