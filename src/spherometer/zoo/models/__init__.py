@@ -6,6 +6,7 @@ from spherometer.zoo.models.coordinate import pretrain_on_sine
 from spherometer.zoo.models.linearised import Linearised
 from spherometer.zoo.models.parts import ModelError
 from spherometer.zoo.models.rescaling import rescale_layers
+from spherometer.zoo.models.standardised import Standardised
 from spherometer.zoo.models.weights import MissingWeightsError, WeightsError, load_weights
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Linearised",
     "MissingWeightsError",
     "ModelError",
+    "Standardised",
     "WeightsError",
     "build_model",
     "load_weights",

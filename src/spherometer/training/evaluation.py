@@ -1,0 +1,60 @@
+"""How a model does on data: mean loss and accuracy, in eval mode, without a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+Data = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean loss over the samples, and the share of right answers (None where targets are values)."""
+
+    loss: float
+    accuracy: float | None
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in eval mode inside, every module in its own mode again outside."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, data: Data, loss: Callable[[Tensor, Tensor], Tensor], *, batch_size: int = 1000
+) -> Score:
+    """Clean data in file order; a ragged last batch counts by its size.
+
+    Example:
+        >>> evaluate(model, test.tensors, nn.CrossEntropyLoss()).accuracy
+        0.9611
+    """
+    total, right, has_classes = 0.0, 0, not data[1].is_floating_point()
+    device = next(model.parameters()).device
+    with evaluating(model):
+        for inputs, targets in batches(data, batch_size):
+            outputs, targets = model(inputs.to(device)), targets.to(device)
+            total += float(loss(outputs, targets)) * len(targets)
+            right += int((outputs.argmax(dim=1) == targets).sum()) if has_classes else 0
+    num = len(data[1])
+    return Score(total / num, right / num if has_classes else None)
+
+
+def batches(data: Data, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pieces of the data, in order."""
+    if size < 1:
+        raise ValueError(f"expected a batch size of at least 1, got {size}")
+    yield from zip(data[0].split(size), data[1].split(size), strict=True)
