@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from spherometer.estimators import eigenvalues, frobenius, trace
+from spherometer.estimators.matrices import MatrixLike
 from spherometer.estimators.randomness import child_stream
 from spherometer.estimators.search import Which
 from spherometer.metrics.blocks import BlockTraces, block_traces
@@ -26,15 +27,21 @@ class Bench:
     """A problem on the bench: what one metric has worked out, the next one finds ready.
 
     Args:
-        warm: the bench of a related problem, whose eigenvectors are good starts here.
+        starts: `vectors` of the bench of a related problem, good starts for the eigenvectors here.
         places: where the metrics to come will ask for Jacobians, so that one set of passes serves them all.
     """
 
     def __init__(
-        self, problem: Problem, *, seed: int = 0, warm: Bench | None = None, places: frozenset[str] = PLACES
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        starts: Mapping[str, Tensor] | None = None,
+        places: frozenset[str] = PLACES,
     ) -> None:
-        self.problem, self.seed, self.warm, self.places = problem, seed, warm, places
-        self._spectra: dict[tuple[str, str], Estimate] = {}
+        self.problem, self.seed, self.starts, self.places = problem, seed, starts or {}, places
+        self.vectors: dict[str, Tensor] = {}
+        self._spectra: dict[str, Estimate] = {}
         self._traces: dict[str, Estimate] = {}
         self._shared: dict[Callable[[Bench], Any], Any] = {}
         self._blocks: dict[tuple[str, float], BlockTraces] = {}
@@ -116,22 +123,27 @@ class Bench:
 
     def extreme(self, matrix: str, num: int = 1, which: Which = "largest", rtol: float = 1e-3) -> Estimate:
         """The `num` largest or smallest eigenvalues of a matrix of this bench, with vectors; solved once."""
-        known = self._spectra.get((matrix, which))
+        key = f"{which} of {matrix}"
+        known = self._spectra.get(key)
         if known is None or _lacks(known, num, rtol):
-            warm = self.warm._spectra.get((matrix, which)) if self.warm else None
-            start = known.vectors if known else warm.vectors if warm else None
-            known = eigenvalues(
-                getattr(self, matrix),
-                num=num,
-                which=which,
-                rtol=rtol,
-                start=start,
-                vectors=True,
-                memory=self.problem.memory,
-                seed=self.seed,
-            )
-            self._spectra[matrix, which] = known
+            known = self._spectra[key] = self.spectrum(key, getattr(self, matrix), num=num, which=which, rtol=rtol)
         return known
+
+    def spectrum(
+        self, key: str, matrix: MatrixLike, *, num: int = 1, which: Which = "largest", rtol: float = 1e-3
+    ) -> Estimate:
+        """Eigenvalues of any matrix, from the vectors known under this key; one vector more than wanted is kept.
+
+        With the runner-up among the vectors the next search sees the first two eigenvalues cross.
+        """
+        start = self.vectors.get(key, self.starts.get(key))
+        memory = self.problem.memory
+        found = eigenvalues(
+            matrix, num=num, which=which, rtol=rtol, start=start, vectors=num + 1, memory=memory, seed=self.seed
+        )
+        assert found.vectors is not None
+        self.vectors[key] = found.vectors
+        return found
 
     def trace(self, matrix: str, rtol: float) -> Estimate:
         """The trace of a matrix of this bench; solved once."""

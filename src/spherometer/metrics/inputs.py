@@ -8,7 +8,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from spherometer.estimators import eigenvalues
 from spherometer.metrics.bench import Bench
 from spherometer.metrics.options import check_count
 from spherometer.metrics.registry import metric
@@ -113,7 +112,7 @@ def batch_jacobian_norm(bench: Bench, *, rtol: float = 1e-3) -> Estimate:
     In eval mode it equals `input_jacobian_norm`; in train mode samples of a batch react to each other's inputs.
     """
     grams = batch_grams(bench.problem, at=bench.weights)
-    found = [eigenvalues(gram, rtol=2 * rtol, seed=bench.seed) for gram in grams]
+    found = [bench.spectrum(f"Jacobian of batch {k}", gram, rtol=2 * rtol) for k, gram in enumerate(grams)]
     squares = torch.stack([torch.as_tensor(one.value)[0] for one in found]).double().clamp_min(0)
     errors = torch.stack([torch.as_tensor(one.error)[0] for one in found]).double()
     value = float(squares.max().sqrt())

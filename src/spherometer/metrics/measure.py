@@ -11,6 +11,7 @@ import torch
 from rich.table import Table
 from rich.text import Text
 from scipy.special import stdtrit
+from torch import Tensor
 
 from spherometer.metrics.bench import Bench
 from spherometer.metrics.registry import Metric, parse
@@ -118,11 +119,8 @@ def measure(
         >>> m["sharpness"].value, m["sharpness"].error
     """
     requests = {name: parse(name) for name in names}
-    if not requests:
-        raise ValueError("expected at least one metric, got none: `metrics()` lists them")
-    places = frozenset[str]().union(*(chosen.needs for chosen, _ in requests.values()))
-    bench = Bench(problem, seed=seed, places=places)
-    estimates = _measured(bench, requests, progress)
+    bench = bench_for(problem, requests, seed=seed)
+    estimates = measured_on(bench, requests, progress)
     if data_groups is not None:
         estimates = _with_intervals(bench, requests, estimates, data_groups, progress)
     entries = {name: Measurement(*requests[name], estimates[name]) for name in requests}
@@ -144,10 +142,21 @@ def conventions(problem: Problem, seed: int) -> dict[str, Any]:
     }
 
 
-Requests = dict[str, tuple[Metric, dict[str, Any]]]
+Requests = Mapping[str, tuple[Metric, dict[str, Any]]]
 
 
-def _measured(bench: Bench, requests: Requests, progress: Callable[[str], None] | None) -> dict[str, Estimate]:
+def bench_for(
+    problem: Problem, requests: Requests, *, seed: int = 0, starts: Mapping[str, Tensor] | None = None
+) -> Bench:
+    """A bench that knows which Jacobians these metrics will ask for."""
+    if not requests:
+        raise ValueError("expected at least one metric, got none: `metrics()` lists them")
+    places = frozenset[str]().union(*(chosen.needs for chosen, _ in requests.values()))
+    return Bench(problem, seed=seed, starts=starts, places=places)
+
+
+def measured_on(bench: Bench, requests: Requests, progress: Callable[[str], None] | None = None) -> dict[str, Estimate]:
+    """The estimate of each request, in turn, with the time it took."""
     estimates = {}
     for name, (chosen, options) in requests.items():
         if progress:
@@ -165,8 +174,8 @@ def _with_intervals(
     values: dict[str, list[float]] = {name: [] for name in scalars}
     for number, data in enumerate(_without_each_group(bench.problem, num), start=1):
         tell = (lambda name, number=number: progress(f"{name} without data group {number}/{num}")) if progress else None
-        part_bench = Bench(bench.problem.restricted(data), seed=bench.seed, warm=bench, places=bench.places)
-        part = _measured(part_bench, scalars, tell)
+        part_bench = Bench(bench.problem.restricted(data), seed=bench.seed, starts=bench.vectors, places=bench.places)
+        part = measured_on(part_bench, scalars, tell)
         for name, estimate in part.items():
             values[name].append(float(estimate.value))
     return estimates | {name: _jackknifed(estimates[name], torch.tensor(values[name])) for name in scalars}

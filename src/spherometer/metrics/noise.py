@@ -7,7 +7,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from spherometer.estimators import eigenvalues
 from spherometer.metrics.bench import Bench
 from spherometer.metrics.options import check_batch_size, check_count, check_positive
 from spherometer.metrics.registry import metric
@@ -126,7 +125,7 @@ def hessian_variance_bound(
     if len(batches) == 1:
         return Estimate(2 / lr, note=f"lr = {lr:g}; one batch, no variance: give batch_size to cut the data")
     matrix = HessianVariance(bench.problem, batches, at=bench.weights)
-    spread = eigenvalues(matrix, rtol=rtol, memory=bench.problem.memory, seed=bench.seed)
+    spread = bench.spectrum("Hessian variance", matrix, rtol=rtol)
     variance, error = max(0.0, float(spread.value[0])), float(spread.error[0])  # type: ignore[index]
     rest = 1 - lr**2 * variance
     noted = f"lr = {lr:g}, {len(batches)} batches, s = {variance**0.5:.4g}"

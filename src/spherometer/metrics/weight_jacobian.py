@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import torch
 
-from spherometer.estimators import eigenvalues
 from spherometer.metrics.bench import Bench
 from spherometer.metrics.impurity_weights import ImpurityWeights
 from spherometer.metrics.logit_bench import LogitBench, distribution
@@ -226,7 +225,7 @@ def tangent_kernel_spectrum(bench: Bench, *, num: int = 5, rtol: float = 1e-3) -
     """The largest eigenvalues of the tangent kernel, weighted by the loss: those of G, seen from the outputs."""
     kernel = TangentKernel(bench.problem, jacobian=bench.shared(LogitBench).jacobian)
     wanted = min(num, *kernel.shape)
-    found = eigenvalues(kernel, num=wanted, rtol=rtol, memory=bench.problem.memory, seed=bench.seed)
+    found = bench.spectrum("tangent kernel", kernel, num=wanted, rtol=rtol).first(wanted)
     return replace(found, labels=tuple(f"λ{k}" for k in range(1, wanted + 1)))
 
 
@@ -239,7 +238,8 @@ def _mean_norm(bench: Bench, rtol: float, *, projected: bool = False) -> Estimat
         return Estimate(float(torch.linalg.eigvalsh(gram)[-1].clamp(min=0).sqrt()))
     # Two, and finer than asked: with one, a near tie at the top was taken for its lower half in 16-25 % of trials.
     number = min(2, operator.shape[0])
-    found = eigenvalues(operator, num=number, rtol=rtol / 10, memory=bench.problem.memory, seed=bench.seed)
+    key = "projected mean Jacobian" if projected else "mean Jacobian"
+    found = bench.spectrum(key, operator, num=number, rtol=rtol / 10)
     square, error = max(float(torch.as_tensor(found.value)[0]), 0.0), float(torch.as_tensor(found.error)[0])
     value = square**0.5
     return replace(found, value=value, error=error / (2 * value) if value else error**0.5)
