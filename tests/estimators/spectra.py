@@ -61,9 +61,9 @@ class Diagonal:
     def start(self) -> Tensor | None:
         return self.suggestion
 
-    def rounding(self, vector: Tensor) -> float | None:
-        assert abs(float(vector.norm()) - 1) < 1e-5
-        return self.rounding_error
+    def rounding(self, columns: Tensor) -> Tensor | None:
+        assert ((columns.norm(dim=0) - 1).abs() < 1e-5).all()
+        return None if self.rounding_error is None else torch.full((columns.shape[1],), self.rounding_error)
 
     def exact_trace(self) -> float | None:
         return self.known_trace

@@ -34,7 +34,7 @@ def use_everything(problem: sm.Problem) -> list[Tensor]:
         vectors = block_for(operator, 1)
         results.append(operator @ vectors)
         operator.start()
-        operator.rounding(vectors[:, 0])
+        operator.rounding(vectors)
         operator.exact_trace()
         operator.exact_diagonal()
     results += [problem.gradient_at(), torch.tensor([problem.loss_at(), problem.num_terms])]

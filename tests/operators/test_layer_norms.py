@@ -8,6 +8,7 @@ from reference.agreement import assert_close
 from spherometer import Problem, eigenvalues
 from spherometer.operators.features import features
 from spherometer.operators.layer_norms import UnrolledGram, linear_part
+from spherometer.operators.trial import try_out
 
 LAYERS = [
     (nn.Linear(4, 3), (4,)),
@@ -57,7 +58,8 @@ def test_features_are_what_enters_each_layer_in_any_memory():
     model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(inplace=True), nn.Linear(5, 3)).double()
     inputs = torch.randn(9, 4, dtype=torch.float64)
     for memory in (4e9, 100.0):
-        found = dict(features(Problem(model, nn.CrossEntropyLoss(), (inputs, torch.zeros(9).long()), memory=memory)))
+        problem = Problem(model, nn.CrossEntropyLoss(), (inputs, torch.zeros(9).long()), memory=memory)
+        found = dict(features(problem, try_out(problem, problem.state())))
         assert list(found) == ["0", "2", "outputs"]
         assert_close(found["0"], inputs)
         assert_close(found["2"], model[0](inputs).relu().detach())

@@ -253,5 +253,5 @@ def test_an_operator_of_ones_own():
     ones = Ones((4, 4), torch.float64, torch.device("cpu"))
     assert_close(ones.shifted(2.0).dense(), torch.ones(4, 4) + 2 * torch.eye(4))
     assert ones.start() is None
-    assert ones.rounding(torch.ones(4)) is None
+    assert ones.rounding(torch.ones(4, 1)) is None
     assert ones.exact_trace() is None

@@ -14,7 +14,7 @@ class MatrixLike(Protocol):
     """All that is asked of an operator: a shape, and a product with a vector or a block of columns.
 
     It may also have `dtype`, `device` and `symmetric`, and these methods, which make estimates cheaper or more
-    honest: `start()` a likely start vector, `rounding(vector)` the error of v'Av due to the arithmetic,
+    honest: `start()` a likely start vector, `rounding(columns)` the errors of v'Av due to the arithmetic,
     `exact_trace()`, `exact_diagonal()`.
     """
 
@@ -58,7 +58,7 @@ class SymmetricMatrix:
             raise ValueError(
                 f"expected a product of shape {tuple(columns.shape)}, got {tuple(product.shape)}: check its @"
             )
-        if not bool(torch.isfinite(product).all()):
+        if not bool(torch.isfinite(product.sum())) and not bool(torch.isfinite(product).all()):
             raise FloatingPointError(
                 "the operator returned a product with inf or nan: check weights and data, or measure in float64"
             )
@@ -75,10 +75,10 @@ class SymmetricMatrix:
         suggestion = self._ask("start")
         return None if suggestion is None else suggestion.detach().to(dtype=self.dtype, device=self.device)
 
-    def rounding(self, vector: Tensor) -> float | None:
-        """The error of v'Av due to the operator's arithmetic for this unit vector, if the operator knows it."""
-        error = self._ask("rounding", vector)
-        return None if error is None else abs(float(error))
+    def rounding(self, columns: Tensor) -> np.ndarray:
+        """The errors (k,) of v'Av due to the operator's arithmetic for unit columns (n, k): zero if it knows none."""
+        errors = self._ask("rounding", columns)
+        return np.zeros(columns.shape[1]) if errors is None else np.abs(torch.as_tensor(errors).cpu().double().numpy())
 
     def exact_trace(self) -> float | None:
         """The trace without any product, if the operator knows a way."""

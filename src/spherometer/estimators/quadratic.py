@@ -18,7 +18,7 @@ from spherometer.values import Estimate, Status
 
 NUM_PILOT = 12  # probes before anything is decided
 MIN_SAMPLES = 12  # of a finished estimate: with fewer, the error bar itself is too uncertain
-SMALL = 64  # up to this size the exact sum is cheaper than talking about it
+SMALL = 128  # up to this size the exact sum is cheaper than an honest sample
 BLOCK = 32  # columns sent to the operator at once
 
 
@@ -126,7 +126,7 @@ class _Sampler:
 
     def estimate(self) -> Estimate:
         """The sum, by the way that is predicted to be the cheapest."""
-        if self.matrix.num_rows <= SMALL:
+        if self.matrix.num_rows <= min(SMALL, self.limit):
             return self._summed()
         images, samples = self._pilot()
         plain = max(0.0, self._needed(*mean_and_error(samples), len(samples)) - len(samples))
@@ -149,7 +149,10 @@ class _Sampler:
         while True:
             size = len(samples)
             rest = _unexplained(images) * self._needed(*mean_and_error(samples), size)
-            if rest < 4 * size or 2 * size > self.max_sketch or 5 * size > self.limit:
+            too_many = 3 * size + MIN_SAMPLES > min(
+                self.matrix.num_rows, self.limit - 2 * size
+            )  # drawn, and sent again
+            if rest < 4 * size or 2 * size > self.max_sketch or too_many:
                 return images, samples
             more_images, more_samples = self._draw(size, self.pilot_stream)
             images, samples = torch.cat([images, more_images], 1), np.concatenate([samples, more_samples])
@@ -175,15 +178,14 @@ class _Sampler:
         again follow, in few rounds with some reserve.
         """
         samples = first if len(first) else self._more(first, MIN_SAMPLES, directions)
-        mean, error = mean_and_error(samples)
-        needed = self._needed(exact + mean, error, len(samples))
+        needed = self._needed(*self._reading(samples, exact), len(samples))
         if 2 * needed > len(samples):
             samples = self._more(samples, math.ceil(min(max(1.2 * needed, 2 * MIN_SAMPLES), self.limit)), directions)
         while (needed := self._enough(samples, exact)) > len(samples) and self._left > 0:
             goal = math.ceil(min(1.2 * needed, 4 * len(samples)))
             samples = self._more(samples, goal, directions)
-        mean, error = mean_and_error(samples)
-        value, reached = exact + mean, self._needed(exact + mean, error, len(samples)) <= len(samples)
+        value, error = self._reading(samples, exact)
+        reached = self._needed(value, error, len(samples)) <= len(samples)
         status = Status() if reached else missed(self.rtol, value, error, self.matrix.products)
         return Estimate(value, error, "standard error", "random vectors", self.matrix.products, status=status)
 
@@ -201,8 +203,17 @@ class _Sampler:
 
     def _enough(self, samples: np.ndarray, exact: float) -> float:
         """How many samples short error bars and heavy tails ask for."""
+        value, error = self._reading(samples, exact)
+        tails = enough(samples, MIN_SAMPLES) if error > self._rounding(value) else 0
+        return max(self._needed(value, error, len(samples)), tails)
+
+    def _reading(self, samples: np.ndarray, exact: float) -> tuple[float, float]:
+        """The sum and its standard error, which is never below the rounding."""
         mean, error = mean_and_error(samples)
-        return max(self._needed(exact + mean, error, len(samples)), enough(samples, MIN_SAMPLES))
+        return exact + mean, max(error, self._rounding(abs(exact) + abs(mean)))
+
+    def _rounding(self, size: float) -> float:
+        return self.matrix.epsilon * self.matrix.num_rows**0.5 * abs(size)
 
     def _needed(self, value: float, error: float, size: int) -> float:
         """How many samples until error ≤ rtol·|value|, when `size` of them gave this error."""

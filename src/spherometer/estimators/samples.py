@@ -36,15 +36,16 @@ def mean_and_error(samples: np.ndarray) -> tuple[float, float]:
 def excess_kurtosis(samples: np.ndarray) -> float:
     """m₄/m₂² − 3 of the samples, or zero where tails are lighter than normal.
 
-    Few samples seldom show their tails. If all have one sign they are taken for values of a definite quadratic form,
-    a mixture of χ² variables, of which the excess kurtosis is at least 6·variance/mean².
+    Few samples seldom show their tails. They are therefore taken for values of a quadratic form, a constant and a
+    mixture of χ² variables to one side of it, of which the excess kurtosis is at least 6·variance/(mean − constant)²;
+    the constant can be no further from the mean than the outermost sample on the short side.
     """
     mean, variance = float(samples.mean()), float(samples.var())
     if variance**2 == 0:
         return 0.0
     seen = float(((samples - mean) ** 4).mean()) / variance**2 - 3
-    definite = 6 * variance / mean**2 if abs(np.sign(samples).sum()) == len(samples) else 0.0
-    return max(0.0, seen, definite)
+    short = min(mean - float(samples.min()), float(samples.max()) - mean)
+    return max(0.0, seen, 6 * variance / short**2) if short**2 > 0 else max(0.0, seen)
 
 
 def enough(samples: np.ndarray, least: int) -> int:

@@ -252,9 +252,8 @@ class Search:
         return np.maximum(self.rtol * np.abs(ritz.values), 4 * self._floor(ritz))
 
     def _rounding(self, ritz: Ritz, chosen: np.ndarray) -> np.ndarray:
-        floor = self._floor(ritz)
-        vectors = (self.krylov.vectors(ritz.coordinates[:, [index]])[:, 0] for index in chosen)
-        return np.array([max(floor, self.matrix.rounding(vector) or 0.0) for vector in vectors])
+        vectors = self.krylov.vectors(ritz.coordinates[:, chosen])
+        return np.maximum(self._floor(ritz), self.matrix.rounding(vectors))
 
     def _answer(self, *, verified: bool) -> Answer:
         ritz = self.krylov.ritz()

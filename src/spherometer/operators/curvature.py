@@ -76,7 +76,7 @@ class CurvatureOperator(Operator):
             total += graph.count
             del graph  # else it would live while the next is built
         refuse_no_terms(total)
-        return result / total
+        return result.div_(total)
 
     def on(self, problem: Problem) -> Self:
         """The same kind of matrix, at the same weights, of a related problem."""
@@ -102,18 +102,15 @@ class CurvatureOperator(Operator):
         """The gradient, which leans towards the top eigenvectors (C Fig 10); None where it vanishes."""
         return self.gradient() if bool(self.gradient().norm() > 0) else None
 
-    def rounding(self, vector: Tensor) -> float | None:
+    def rounding(self, columns: Tensor) -> Tensor | None:
         """|v'A₃₂v − v'A₆₄v| on a few samples: what float32 does to the matrix itself (PERFORMANCE.md)."""
         if self.dtype == torch.float64:
             return None
         sample = self.problem.sample(NUM_ROUNDED)
         double = sample.in_dtype(torch.float64)
         double.plans[type(self)] = (0.0, None)  # a few samples fit: nothing to plan
-        probe = vector.to(self.dtype)
-        forms = [
-            probe.double() @ (self.on(problem) @ probe.to(problem.precision)).double() for problem in (sample, double)
-        ]
-        return abs(float(forms[0] - forms[1]))
+        single, exact = (self.on(problem) @ columns.to(problem.precision) for problem in (sample, double))
+        return (columns.double() * (single.double() - exact)).sum(0).abs()
 
     def _graphs(self) -> Iterator[tuple[int, Graph]]:
         """The index of each piece's batch and its graph."""
@@ -165,7 +162,8 @@ class CurvatureOperator(Operator):
 
 
 def _refuse_non_finite(vector: Tensor, what: str, index: int) -> None:
-    if not torch.isfinite(vector).all():
+    # The sum is a sixteenth of the work, and finite unless an entry is not, or the sum itself overflows.
+    if not torch.isfinite(vector.sum()) and not torch.isfinite(vector).all():
         raise NonFiniteError(
             f"the {what} is not finite on batch {index}: look for exploding weights, bad inputs, "
             "or a function without a finite derivative there (a square root or norm at zero, say)"

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.nn.modules.conv import _ConvNd
 
-from spherometer.operators.recorder import Recorder, record
+from spherometer.operators.arrangement import Order, by_sample
+from spherometer.operators.listening import Heard, is_linear_map, listening
+from spherometer.operators.recorder import record
 from spherometer.problems import Piece, Problem, State
 from spherometer.problems.batches import map_tensors, num_samples
+
+__all__ = ["Call", "Forward", "is_linear_map", "refuse_mixing"]
 
 
 @dataclass(frozen=True)
@@ -27,19 +29,35 @@ class Call:
     inputs: Tensor
     output: Tensor
     entry: GradientEdge
-    input_norms: Tensor  # of each sample, (n,)
+    leaving: GradientEdge
+    squares: Tensor  # of the input, summed over all but its first two axes
+
+    def input_norms(self, num: int, order: Order) -> Tensor:
+        """‖x_i^l‖ of each sample, (num,)."""
+        return by_sample(self.squares, num, order).reshape(num, -1).sum(1).sqrt()
 
 
 class Forward:
-    """The outputs of one piece as a differentiable function of its inputs, its layers' inputs and the weights."""
+    """The outputs of one piece as a differentiable function of its inputs, its layers' inputs and the weights.
 
-    def __init__(self, problem: Problem, state: State, piece: Piece) -> None:
-        content, self.inputs = _differentiable(piece.content)
+    Args:
+        layout: in which the first input lies in memory; the network mostly keeps to it.
+    """
+
+    def __init__(
+        self, problem: Problem, state: State, piece: Piece, layout: torch.memory_format = torch.preserve_format
+    ) -> None:
+        content, self.inputs = _differentiable(piece.content, layout)
+        self.calls: list[Call] = []
+        self.unreached: list[str] = []  # linear maps of something that depends on neither the input nor a parameter
         state = _all_differentiable(problem, state)
-        with _calls(problem.model) as self.calls:
-            (self.outputs, self.targets), self.recorder = _recorded(
-                problem, state, Piece(piece.index, content, piece.start)
-            )
+        given = Piece(piece.index, content, piece.start)
+
+        def run() -> tuple[Any, Any]:
+            with listening(problem.model, self._note):
+                return problem.outputs(state, given)
+
+        (self.outputs, self.targets), self.recorder = record(state.weights, run)
         if not isinstance(self.outputs, Tensor) or self.outputs.ndim != 2:
             raise ValueError(
                 "a Jacobian of each sample needs outputs of shape (samples, outputs): reshape in `forward`"
@@ -51,6 +69,18 @@ class Forward:
             return None if self.inputs is None else get_gradient_edge(self.inputs)
         return next(call.entry for call in self.calls if call.name == place)
 
+    def _note(self, heard: Heard) -> Callable[[Tensor], None]:
+        if not heard.inputs.requires_grad:
+            self.unreached.append(heard.name)
+            return lambda output: None  # noqa: ARG005
+        entry, squares = get_gradient_edge(heard.inputs), _squares(heard.inputs)
+
+        def after(output: Tensor) -> None:
+            told = (heard.name, heard.module, heard.weight, heard.inputs)
+            self.calls.append(Call(*told, output, entry, get_gradient_edge(output), squares))
+
+        return after
+
 
 def refuse_mixing(problem: Problem) -> None:
     """Refuse a problem whose samples see each other: their Jacobian is not block diagonal."""
@@ -59,15 +89,6 @@ def refuse_mixing(problem: Problem) -> None:
         raise ValueError(
             "a Jacobian of each sample needs samples that do not see each other: use batchnorm='eval' and dropout=None"
         )
-
-
-def is_linear_map(module: nn.Module) -> bool:
-    """Whether a module multiplies its input by a weight: Linear, any convolution, or Hugging Face's Conv1D."""
-    return isinstance(module, nn.Linear | _ConvNd) or type(module).__name__ == "Conv1D"
-
-
-def _recorded(problem: Problem, state: State, piece: Piece) -> tuple[tuple[Any, Any], Recorder]:
-    return record(state.weights, lambda: problem.outputs(state, piece))
 
 
 def _all_differentiable(problem: Problem, state: State) -> State:
@@ -80,14 +101,15 @@ def _all_differentiable(problem: Problem, state: State) -> State:
     return replace(state, fixed=fixed)
 
 
-def _differentiable(content: Any) -> tuple[Any, Tensor | None]:
+def _differentiable(content: Any, layout: torch.memory_format) -> tuple[Any, Tensor | None]:
     """The batch with its first floating-point input made differentiable, and that tensor."""
     found: list[Tensor] = []
 
     def mark(tensor: Tensor) -> Tensor:
         if found or not tensor.is_floating_point():
             return tensor
-        found.append(tensor.detach().clone().requires_grad_())
+        kept = tensor.ndim == 4 or layout is not torch.channels_last
+        found.append(tensor.detach().clone(memory_format=layout if kept else torch.preserve_format).requires_grad_())
         return found[0]
 
     if isinstance(content, tuple | list) and len(content) == 2:
@@ -97,38 +119,8 @@ def _differentiable(content: Any) -> tuple[Any, Tensor | None]:
     return content, found[0] if found else None
 
 
-@contextmanager
-def _calls(model: nn.Module) -> Iterator[list[Call]]:
-    """A list that fills with the calls of every linear map while the model runs."""
-    calls: list[Call] = []
-    times: dict[str, int] = {}
-
-    def note(name: str) -> Any:
-        def before(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:  # noqa: ARG001
-            inputs = arguments[0] if arguments else options["input"]
-            pending.append((inputs, get_gradient_edge(inputs), _norms(inputs)))
-
-        def after(module: nn.Module, arguments: Any, output: Any) -> None:  # noqa: ARG001
-            times[name] = times.get(name, 0) + 1
-            label = name if times[name] == 1 else f"{name}#{times[name]}"
-            inputs, entry, norms = pending.pop()
-            calls.append(Call(label, module, module.weight, inputs, output, entry, norms))  # type: ignore[arg-type]
-
-        pending: list[tuple[Tensor, GradientEdge, Tensor]] = []
-        return before, after
-
-    handles = []
-    for name, module in model.named_modules():
-        if is_linear_map(module):
-            before, after = note(name)
-            handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-            handles.append(module.register_forward_hook(after))
-    try:
-        yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _norms(tensor: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(tensor.detach().flatten(1).double(), dim=1)
+def _squares(tensor: Tensor) -> Tensor:
+    values = tensor.detach()
+    if tensor.ndim < 3:
+        return values.double().square()
+    return torch.linalg.vector_norm(values.flatten(2), dim=2, dtype=torch.float64).square()

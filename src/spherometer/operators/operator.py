@@ -43,8 +43,10 @@ class Operator(ABC):
         """A vector that is likely to lean towards the top eigenvectors, when one is at hand."""
         return None
 
-    def rounding(self, vector: Tensor) -> float | None:  # noqa: ARG002
-        """Absolute error of v'Av for unit v that the arithmetic of this dtype makes, when it is known."""
+    def rounding(self, columns: Tensor) -> Tensor | None:  # noqa: ARG002
+        """Absolute error (k,) of v'Av that the arithmetic of this dtype makes, for unit columns v of a block (n, k),
+        when it is known.
+        """
         return None
 
     def exact_trace(self) -> float | None:
@@ -106,10 +108,10 @@ class Sum(Operator):
         start = self.first.start()
         return self.second.start() if start is None else start
 
-    def rounding(self, vector: Tensor) -> float | None:
+    def rounding(self, columns: Tensor) -> Tensor | None:
         """The sum of the operands' own."""
-        parts = [part for part in (self.first.rounding(vector), self.second.rounding(vector)) if part is not None]
-        return sum(parts) if parts else None
+        parts = [part for part in (self.first.rounding(columns), self.second.rounding(columns)) if part is not None]
+        return torch.stack(parts).sum(0) if parts else None
 
     def exact_trace(self) -> float | None:
         """tr A + tr B."""
@@ -137,9 +139,9 @@ class Scaled(Operator):
         """The same leaning vector."""
         return self.operator.start()
 
-    def rounding(self, vector: Tensor) -> float | None:
+    def rounding(self, columns: Tensor) -> Tensor | None:
         """|c| times the operator's own."""
-        rounding = self.operator.rounding(vector)
+        rounding = self.operator.rounding(columns)
         return None if rounding is None else abs(self.factor) * rounding
 
     def exact_trace(self) -> float | None:
@@ -170,9 +172,9 @@ class Shifted(Operator):
         """The same leaning vector."""
         return self.operator.start()
 
-    def rounding(self, vector: Tensor) -> float | None:
+    def rounding(self, columns: Tensor) -> Tensor | None:
         """The operator's own."""
-        return self.operator.rounding(vector)
+        return self.operator.rounding(columns)
 
     def exact_trace(self) -> float | None:
         """tr A + c·n."""

@@ -8,21 +8,25 @@ J J' (C x C for each sample), whose eigenvalues are the squared singular values 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node
+from torch.nn import functional
 
+from spherometer.operators.arrangement import Order, by_sample
 from spherometer.operators.forward import Call, Forward, is_linear_map, refuse_mixing
 from spherometer.operators.squares import Layer, as_layer, layers_of, row_gram
-from spherometer.problems import Problem
+from spherometer.operators.trial import Trial, try_out
+from spherometer.problems import Piece, Problem, State
 from spherometer.problems.modes import differentiating
 
 PLACES = frozenset({"input", "input_columns", "layer_inputs", "layers", "weights", "weight_gram"})
 MANY_OUTPUTS = 32  # beyond this, Lanczos runs side by side bring spectral norms sooner than C backward passes
-MAX_BYTES = 5e8  # of the rows of one chunk: larger ones are no faster, and go back to the system after each use
+MAX_BYTES = 8e7  # of the rows of one chunk: larger ones leave the caches, and go back to the system after each use
+GRAM_BYTES = 4e6  # of the rows that are taken to double precision at once
 
 __all__ = ["PLACES", "LayerSensitivity", "Sensitivity", "is_linear_map", "sensitivity"]
 
@@ -38,6 +42,7 @@ class LayerSensitivity:
     input_norms: Tensor  # ‖x_i^l‖, (n,)
     gram: Tensor  # J J' with J the derivative of the outputs in x^l along all paths, (n, C, C)
     weight_norms: Tensor | None  # ‖∇_{W_l} f‖_F² of each sample, (n,); None where it has no closed form
+    branching: bool = False  # x^l also reaches the outputs along ways past this layer; told with "layers"
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,7 @@ class Sensitivity:
     input_gram: Tensor | None  # J J' with J the derivative of the outputs in the input, (n, C, C)
     input_columns: Tensor | None  # ‖∂f/∂x_p‖² for each coordinate p of the input, (n, ...)
     layers: tuple[LayerSensitivity, ...]
+    left_out: tuple[str, ...]  # linear maps that are not among the layers, and why
     weight_norms: Tensor | None  # ‖∇_θ f‖_F² of each sample over all chosen parameters, (n,)
     weight_gram: Tensor | None  # ∇_θ f ∇_θ f', (n, C, C)
 
@@ -69,37 +75,50 @@ def sensitivity(problem: Problem, places: frozenset[str] = PLACES, *, at: Tensor
     refuse_mixing(problem)
     state = problem.state(at)
     with differentiating():
-        trial = Forward(problem, state, next(problem.sample(1).pieces()))
-        places = _resolved(trial, places)
-        size = _chunk_size(_Pass(trial, places), problem)
-        return _joined([_Pass(Forward(problem, state, piece), places).run() for piece in problem.pieces(size)])
+        trial = try_out(problem, state)
+        plan = _Plan(trial, _resolved(trial, places), trial.branching() if "layers" in places else frozenset())
+        size = _chunk_size(plan, problem)
+        return _joined([plan.run(problem, state, piece) for piece in problem.pieces(size)])
 
 
 Key = tuple[Node, int]
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """What is wanted of every piece, and how the model carries its samples."""
+
+    trial: Trial
+    places: frozenset[str]
+    branching: frozenset[str]
+
+    def run(self, problem: Problem, state: State, piece: Piece) -> Sensitivity:
+        """The backward passes of one piece."""
+        return _Pass(Forward(problem, state, piece, self.trial.layout), self).run()
+
+
 class _Pass:
     """The backward passes of one piece, and the edges of the graph they must reach."""
 
-    def __init__(self, forward: Forward, places: frozenset[str]) -> None:
-        self.forward, self.places = forward, places
-        self.calls = forward.calls if places & {"layers", "layer_inputs"} else []
+    def __init__(self, forward: Forward, plan: _Plan) -> None:
+        self.forward, self.plan, self.places = forward, plan, plan.places
+        looked_into = self.places & {"layers", "layer_inputs"}
+        self.calls = [call for call in forward.calls if call.name in plan.trial.orders] if looked_into else []
         recorder = forward.recorder
-        self.every = layers_of(recorder) if places & {"weights", "weight_gram"} else None
-        self.by_output = (
-            {id(use.output): as_layer(use, recorder) for use in recorder.uses} if "layers" in places else {}
-        )
+        self.every = layers_of(recorder) if self.places & {"weights", "weight_gram"} else None
+        self.by_output = {id(use.output): use for use in recorder.uses} if "layers" in self.places else {}
         self.reached = self._reached()
 
-    def _reached(self) -> dict[Key, GradientEdge]:
-        wanted: list[GradientEdge | None] = []
+    def _reached(self) -> dict[Key, tuple[GradientEdge, Order]]:
+        wanted: list[tuple[GradientEdge | None, Order]] = []
         if self.places & {"input", "input_columns"}:
-            wanted.append(self.forward.entry("input"))
+            wanted.append((self.forward.entry("input"), "first"))
         for call in self.calls:
-            layer = self.by_output.get(id(call.output))
-            wanted += [call.entry, None if layer is None else layer.output]
-        wanted += [layer.output for layer in self.every or []]
-        return {_key(edge): edge for edge in wanted if edge is not None}
+            order = self.plan.trial.orders[call.name]
+            wanted += [(call.entry, order)]
+            wanted += [(call.leaving, order)] if id(call.output) in self.by_output else []
+        wanted += [(layer.output, "first") for layer in self.every or []]
+        return {_key(edge): (edge, order) for edge, order in wanted if edge is not None}
 
     def run(self) -> Sensitivity:
         """C backward passes, and what is kept of them."""
@@ -112,32 +131,48 @@ class _Pass:
             input_gram=_gram(at_input) if at_input is not None and "input" in self.places else None,
             input_columns=_columns(at_input) if at_input is not None and "input_columns" in self.places else None,
             layers=tuple(self._layer(call, rows) for call in self.calls),
+            left_out=self.plan.trial.left_out,
             weight_norms=self._weight_norms(rows) if "weights" in self.places else None,
             weight_gram=self._weight_gram(rows) if "weight_gram" in self.places else None,
         )
 
     def _rows(self) -> dict[Key, Tensor]:
         """Gradients (C, n, ...) of every output at every edge that is to be reached."""
-        outputs, edges, rows = self.forward.outputs, list(self.reached.values()), {}
+        outputs, rows = self.forward.outputs, dict[Key, Tensor]()
+        edges = [edge for edge, _ in self.reached.values()]
         for k in range(outputs.shape[1] if edges else 0):
             gradients = torch.autograd.grad(outputs[:, k].sum(), edges, retain_graph=True, materialize_grads=True)
-            for key, gradient in zip(self.reached, gradients, strict=True):
+            for (key, (_, order)), gradient in zip(self.reached.items(), gradients, strict=True):
+                arranged = by_sample(gradient, len(outputs), order)
                 if key not in rows:
-                    rows[key] = gradient.new_empty(outputs.shape[1], *gradient.shape)
-                rows[key][k] = gradient
+                    rows[key] = _room(outputs.shape[1], arranged)
+                rows[key][k] = arranged
         return rows
 
     def _layer(self, call: Call, rows: dict[Key, Tensor]) -> LayerSensitivity:
-        layer = self.by_output.get(id(call.output))
+        num, order, layer = len(self.forward.outputs), self.plan.trial.orders[call.name], self._closed(call)
         return LayerSensitivity(
             name=call.name,
             module=call.module,
             weight=call.weight.detach(),
-            input_shape=call.inputs.shape[1:],
-            input_norms=call.input_norms,
+            input_shape=by_sample(call.inputs, num, order).shape[1:],
+            input_norms=call.input_norms(num, order),
             gram=_gram(rows[_key(call.entry)]),
             weight_norms=_norms([layer], rows, weight_only=True) if layer and layer.weight is not None else None,
+            branching=call.name in self.plan.branching,
         )
+
+    def _closed(self, call: Call) -> Layer | None:
+        """A call as a layer whose weight gradients have a closed form."""
+        use, num, order = (
+            self.by_output.get(id(call.output)),
+            len(self.forward.outputs),
+            self.plan.trial.orders[call.name],
+        )
+        plain = order == "first" and len(call.output) == num
+        if use is None or not (plain or use.function is functional.linear):
+            return None
+        return as_layer(use, self.forward.recorder, lambda inputs: by_sample(inputs, num, order))
 
     def _weight_norms(self, rows: dict[Key, Tensor]) -> Tensor | None:
         return None if self.every is None else _norms(self.every, rows)
@@ -152,8 +187,24 @@ def _key(edge: GradientEdge) -> Key:
     return edge.node, edge.output_nr
 
 
+def _memory_order(tensor: Tensor) -> list[int]:
+    """The axes of a tensor from the slowest in memory to the fastest."""
+    strides = torch.empty_like(tensor, device="meta").stride()
+    return sorted(range(tensor.ndim), key=strides.__getitem__, reverse=True)
+
+
+def _room(num: int, tensor: Tensor) -> Tensor:
+    """Space for `num` tensors like this one, each in its own memory order: filling it only copies."""
+    order = _memory_order(tensor)
+    room = tensor.new_empty(num, *(tensor.shape[axis] for axis in order))
+    return room.permute(0, *(1 + order.index(axis) for axis in range(tensor.ndim)))
+
+
 def _gram(rows: Tensor) -> Tensor:  # (C, n, ...) -> (n, C, C)
-    return torch.cat([row_gram(part.transpose(0, 1)) for part in rows.split(64, dim=1)])
+    """In memory order, which is the same for all outputs, and in parts that stay in the caches."""
+    inner = [axis for axis in _memory_order(rows) if axis > 1]
+    num = max(1, int(GRAM_BYTES * rows.shape[1] / (8 * rows.numel())))
+    return torch.cat([row_gram(part) for part in rows.permute(1, 0, *inner).split(num)])
 
 
 def _columns(rows: Tensor) -> Tensor:  # (C, n, ...) -> (n, ...)
@@ -172,9 +223,9 @@ def _norms(layers: Sequence[Layer], rows: dict[Key, Tensor], *, weight_only: boo
     return torch.stack(parts).sum(0)
 
 
-def _resolved(trial: Forward, places: frozenset[str]) -> frozenset[str]:
+def _resolved(trial: Trial, places: frozenset[str]) -> frozenset[str]:
     """The places where C backward passes are the quicker way: they serve all layers, Lanczos runs only one each."""
-    num_outputs, num_layers = trial.outputs.shape[1], len(trial.calls)
+    num_outputs, num_layers = trial.forward.outputs.shape[1], len(trial.calls)
     resolved = set(places)
     if "input_norms" in places and num_outputs <= MANY_OUTPUTS:
         resolved.add("input")
@@ -183,12 +234,13 @@ def _resolved(trial: Forward, places: frozenset[str]) -> frozenset[str]:
     return frozenset(resolved)
 
 
-def _chunk_size(trial: _Pass, problem: Problem) -> int | None:
+def _chunk_size(plan: _Plan, problem: Problem) -> int | None:
     """How many samples a chunk may hold so that all its rows, and their Gram matrices, stay within the memory limit."""
+    trial = _Pass(plan.trial.forward, plan)
     if not trial.reached:
         return None
-    outputs = trial.forward.outputs
-    row = torch.autograd.grad(outputs[:, 0].sum(), list(trial.reached.values()), materialize_grads=True)
+    outputs, edges = trial.forward.outputs, [edge for edge, _ in trial.reached.values()]
+    row = torch.autograd.grad(outputs[:, 0].sum(), edges, retain_graph=True, materialize_grads=True)
     entries = outputs.shape[1] * sum(gradient.numel() for gradient in row) / len(outputs)
     bytes_of_one = entries * torch.finfo(problem.precision).bits / 8
     return max(1, int(min(MAX_BYTES, problem.memory / 4) / bytes_of_one))
@@ -205,7 +257,7 @@ def _joined(parts: list[Sensitivity]) -> Sensitivity:
 def _joined_layer(uses: Sequence[LayerSensitivity]) -> LayerSensitivity:
     merged = {key: _merged([getattr(use, key) for use in uses]) for key in ("input_norms", "gram", "weight_norms")}
     first = uses[0]
-    return LayerSensitivity(first.name, first.module, first.weight, first.input_shape, **merged)
+    return replace(first, **merged)
 
 
 def _merged(values: list[Any]) -> Any:

@@ -166,7 +166,7 @@ def layers_of(recorder: Recorder) -> list[Layer] | None:
     """
     used = [k for use in recorder.uses for k in use.parameters]
     outputs = recorder.results[0]
-    if len(used) != len(set(used)) or any(len(use.output) != len(outputs) for use in recorder.uses):
+    if len(used) != len(set(used)) or not all(_sees_samples_first(use, outputs) for use in recorder.uses):
         return None
     layers = [as_layer(use, recorder) for use in recorder.uses]
     if any(
@@ -175,6 +175,22 @@ def layers_of(recorder: Recorder) -> list[Layer] | None:
     ):
         return None
     return None if _depends(outputs, recorder.weights, without=set(used)) else layers  # type: ignore[return-value]
+
+
+def _sees_samples_first(use: Use, outputs: Tensor) -> bool:
+    """Whether the first axis of a use's output is that of the samples: where the second is as long, slopes tell."""
+    shape, num = use.output.shape, len(outputs)
+    if len(shape) == 0 or shape[0] != num:
+        return False
+    if len(shape) < 3 or shape[1] != num or num == 1 or use.edge is None or not outputs.requires_grad:
+        return True
+    rows = outputs.flatten(1)
+    totals = rows @ torch.linspace(1, 2, rows.shape[1], dtype=rows.dtype, device=rows.device)
+    slopes = {
+        k: torch.autograd.grad(totals[k], [use.edge], retain_graph=True, materialize_grads=True)[0]
+        for k in (0, num - 1)
+    }
+    return not any(bool(slope[:k].any() or slope[k + 1 :].any()) for k, slope in slopes.items())
 
 
 def _depends(outputs: Tensor, weights: Sequence[Tensor], *, without: set[int]) -> bool:
@@ -186,10 +202,14 @@ def _depends(outputs: Tensor, weights: Sequence[Tensor], *, without: set[int]) -
     return any(gradient is not None for gradient in gradients)
 
 
-def as_layer(use: Use, recorder: Recorder) -> Layer | None:
-    """One recorded use as a layer, or None when its per-sample gradients have no closed form."""
+def as_layer(use: Use, recorder: Recorder, arrange: Callable[[Tensor], Tensor] = lambda x: x) -> Layer | None:
+    """One recorded use as a layer, or None when its per-sample gradients have no closed form.
+
+    Args:
+        arrange: takes what enters a linear layer to (samples, ...); output gradients have to come so arranged.
+    """
     if use.function is functional.linear:
-        return _linear(use, recorder)
+        return _linear(use, recorder, arrange)
     if use.function in CONVOLUTIONS:
         return _convolution(use, recorder)
     if use.function in NORMALISATIONS:
@@ -199,11 +219,11 @@ def as_layer(use: Use, recorder: Recorder) -> Layer | None:
     return None
 
 
-def _linear(use: Use, recorder: Recorder) -> Layer | None:
+def _linear(use: Use, recorder: Recorder, arrange: Callable[[Tensor], Tensor]) -> Layer | None:
     bound = _bound(use, "input weight bias")
     if bound["input"].ndim < 2:
         return None
-    inputs = bound["input"].detach()
+    inputs = arrange(bound["input"].detach())
 
     def sides(gradient: Tensor, samples: slice) -> tuple[Tensor, Tensor]:
         left, right = gradient[samples], inputs[samples]
