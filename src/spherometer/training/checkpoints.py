@@ -1,0 +1,74 @@
+"""A training on disk: weights as safetensors, the rest as tensors that are read without running code."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spherometer.problems import NonFiniteError
+from spherometer.records import RecordError, read_tensors, write_tensors
+from spherometer.training.loop import Training
+
+WEIGHTS, STATE = "weights.safetensors", "state.pt"
+
+
+def save_checkpoint(training: Training, folder: str | Path) -> Path:
+    """Write `folder/step-000000100`, whole or not at all, and remove the ones before it.
+
+    Example:
+        >>> for step in training.run(1000):
+        ...     if step.number % 100 == 0:
+        ...         save_checkpoint(training, "run/checkpoints")
+    """
+    folder, state = Path(folder), training.state_dict()
+    weights = state.pop("model")
+    for name, weight in weights.items():
+        if not bool(torch.isfinite(weight).all()):
+            raise NonFiniteError(f"training diverged at step {training.number}: {name} is not finite; lower the rate")
+    path = folder / f"step-{training.number:09d}"
+    for left in folder.glob(".step-*"):  # by a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    temporary = folder / f".{path.name}"
+    write_tensors(temporary / WEIGHTS, weights, {"step": str(training.number)})
+    torch.save(state, temporary / STATE)
+    _sync(temporary / STATE)
+    if path.exists():
+        shutil.rmtree(path)
+    os.replace(temporary, path)
+    for older in _found(folder):
+        if older != path:
+            shutil.rmtree(older, ignore_errors=True)
+    return path
+
+
+def load_checkpoint(training: Training, folder: str | Path) -> bool:
+    """Go on from the latest checkpoint in the folder; False when there is none.
+
+    The training must have been built with the same arguments as the one that was saved.
+    """
+    found = _found(Path(folder))
+    if not found:
+        return False
+    path = found[-1]
+    try:
+        state: dict[str, Any] = torch.load(path / STATE, weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise RecordError(f"{path / STATE}: cannot be read ({error}): remove {path} to start again") from None
+    weights = {name: torch.from_numpy(array) for name, array in read_tensors(path / WEIGHTS).items()}
+    training.load_state_dict(state | {"model": weights})
+    return True
+
+
+def _found(folder: Path) -> list[Path]:
+    """Checkpoints in the order of their steps."""
+    return sorted(path for path in folder.glob("step-*") if path.is_dir())
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
