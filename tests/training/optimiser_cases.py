@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import spherometer as sm
+from reference.agreement import assert_close
 
 KINDS = {"SAM": sm.optim.SAM, "ASAM": sm.optim.ASAM, "EJR": sm.optim.EJR, "EJRv2": sm.optim.EJRv2}
 RADII = {"SAM": 0.3, "ASAM": 0.7, "EJR": 0.4, "EJRv2": 0.4}
@@ -84,3 +85,18 @@ def gradient_by_hand(kind: str, model: nn.Module, data, *, rho: float, eta: floa
     if kind == "EJRv2":
         return gradient_at(model, top, lambda z, y: functional.cross_entropy(z, y) + mu * (z @ u).mean(), data)
     return gradient_at(model, top, functional.cross_entropy, data)
+
+
+def assert_slopes(gradient: Tensor, function: Callable[[], Tensor], model: nn.Module, tolerance: float) -> None:
+    """The gradient's products with five random directions are central differences of the function of the weights."""
+    start = flat(model.parameters())
+    directions = torch.randn(5, len(start), generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+
+    def at(weights: Tensor) -> float:
+        nn.utils.vector_to_parameters(weights, model.parameters())
+        return float(function())
+
+    steps = 1e-5 * directions
+    slopes = torch.tensor([(at(start + step) - at(start - step)) / 2e-5 for step in steps], dtype=torch.float64)
+    nn.utils.vector_to_parameters(start, model.parameters())
+    assert_close(directions @ gradient, slopes, tolerance)

@@ -1,4 +1,4 @@
-"""What the optimisers promise to torch: schedulers, checkpoints, mixed precision, statistics, zero gradients, errors."""
+"""What the optimisers promise: schedulers, checkpoints, mixed precision, statistics, zero gradients, errors."""
 
 import copy
 import io
@@ -129,11 +129,16 @@ def test_frozen_statistics_survive_replaced_and_broken_buffers():
     model.register_buffer("other", torch.ones(2))
     model.register_buffer("nothing", None)
     kept, before = model.other, copy.deepcopy(model.state_dict())
-    with pytest.raises(RuntimeError, match="stop"), sm.optim.frozen_statistics(model):
+
+    @sm.optim.frozen_statistics(model)
+    def fail():
         model(torch.full((3, 4), float("nan")).double())
         model.other = torch.zeros(2)
         model.nothing = torch.zeros(2)
         raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        fail()
     assert model.other is kept
     assert model.nothing is None
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
