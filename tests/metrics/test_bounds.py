@@ -303,3 +303,14 @@ class TestRescaling:
     def test_sides_of_bounds(self, pair, name, side, invariant):
         before, after = (entries_of(problem, name)[side] for problem in pair)
         assert (after == pytest.approx(before, rel=1e-6)) == invariant
+
+
+def test_skip_connections_are_named_where_the_theorem_needs_a_chain():
+    model, inputs = residual_network(1)
+    found = measure(problem_of(model, inputs), ["nmls_bound", "mls_bound", "residual_bound"])
+    inner = len(model.inner)
+    assert f"no theorem: skip connections pass {inner} layers, see residual_bound" in found["nmls_bound"].estimate.note
+    assert "skip connections pass 1 layers" in found["mls_bound"].estimate.note
+    assert "skip connections" not in found["residual_bound"].estimate.note
+    chain = measure(problem_of(*dense_network(0)), ["nmls_bound"])["nmls_bound"]
+    assert "skip connections" not in chain.estimate.note

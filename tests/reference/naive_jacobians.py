@@ -44,14 +44,34 @@ def weight_gradients(model: nn.Module, sample: Tensor, parameters: list[str] | N
 
 def frozen(model: nn.Module) -> nn.Module:
     network = copy.deepcopy(model).eval()
-    for module in network.modules():
+    for module in list(network.modules()):
         if isinstance(module, nn.ReLU):
             module.inplace = False
+        if isinstance(module, nn.MultiheadAttention):
+            write_out(module)
     return network.requires_grad_(False)
 
 
+class WrittenOut(nn.MultiheadAttention):
+    """Attention of a sequence with itself by two linear layers that are called as such."""
+
+    def forward(self, query: Tensor, *_: Tensor, **__: object) -> tuple[Tensor, None]:
+        inputs = query if self.batch_first else query.transpose(0, 1)
+        parts = self.in_proj(inputs).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        scores = parts[0] @ parts[1].mT / parts.shape[-1] ** 0.5
+        output = self.out_proj((scores.softmax(-1) @ parts[2]).transpose(1, 2).flatten(2))
+        return (output if self.batch_first else output.transpose(0, 1)), None
+
+
+def write_out(heads: nn.MultiheadAttention) -> None:
+    """Turn nn.MultiheadAttention into plain layers in its place, on the same parameters."""
+    heads.__class__ = WrittenOut
+    heads.in_proj = nn.Linear(heads.embed_dim, 3 * heads.embed_dim, device="meta")
+    heads.in_proj.weight, heads.in_proj.bias = heads.in_proj_weight, heads.in_proj_bias
+
+
 def layer_names(model: nn.Module) -> list[str]:
-    return [name for name, module in model.named_modules() if is_linear_map(module)]
+    return [name for name, module in frozen(model).named_modules() if is_linear_map(module)]
 
 
 def singular_values(jacobian: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ class LayerTerms:
     gradients: Tensor  # ‖∇_{W_l} f_i‖_F
     gram: Tensor  # (n, C, C)
     shared: bool  # one weight at many places: Eq 4 of B, and with it every bound, is no theorem (B-e8)
+    branching: bool  # what enters also reaches the outputs past this layer: neither is it then
 
     @property
     def alive(self) -> Tensor:
@@ -88,14 +89,16 @@ def compared_logs(logs: dict[str, float], note: str = "") -> Estimate:
     return Estimate(values, labels=(*logs, "log ratio", "violations"), note=note)
 
 
-def caveats(layers: list[LayerTerms]) -> str:
+def caveats(layers: list[LayerTerms], *, skips_allowed: bool = False) -> str:
     """What a reader of a bound must know: where it is no theorem, and what was left out."""
     shared = [layer.name for layer in layers if layer.shared]
+    passed = [] if skips_allowed else [layer.name for layer in layers if layer.branching]
     dead = sum(int((~layer.alive).sum()) for layer in layers)
     again = sorted({layer.name.split("#")[0] for layer in layers if "#" in layer.name})
     total = sum(len(layer.lengths) for layer in layers)
     notes = [
         f"no theorem: {len(shared)} layers use one weight at many places (B-e8): {_few(shared)}" if shared else "",
+        f"no theorem: skip connections pass {len(passed)} layers, see residual_bound: {_few(passed)}" if passed else "",
         f"{dead} of {total} pairs of sample and layer left out: nothing enters (B-e19)" if dead else "",
         f"used more than once, each use counts: {_few(again)}" if again else "",
     ]
@@ -135,6 +138,7 @@ def _terms(layer: LayerSensitivity, kernel: str) -> LayerTerms:
         gradients=layer.weight_norms.clamp_min(0).sqrt().cpu(),
         gram=layer.gram.cpu(),
         shared=is_convolution(layer.module) or len(layer.input_shape) > 1,
+        branching=layer.branching,
     )
 
 

@@ -10,7 +10,7 @@ from spherometer.metrics.bench import Bench
 from spherometer.metrics.options import check_choice
 from spherometer.metrics.registry import metric
 from spherometer.metrics.representations import corrected_ratio, naive_ratio
-from spherometer.metrics.sample_norms import input_norms, layer_calls, norms_at_layers
+from spherometer.metrics.sample_norms import input_norms, layer_note, layer_trial, norms_at_layers
 from spherometer.metrics.volumes import log_volumes, volume_of
 from spherometer.operators.features import features
 from spherometer.values import Estimate
@@ -53,7 +53,7 @@ def log_volume(bench: Bench, *, average: str = "log", deficient: str = "skip") -
 def layer_log_volume(bench: Bench, *, average: str = "log", deficient: str = "skip") -> Estimate:
     """The logarithm of the local volumetric ratio from each layer's input to the outputs."""
     _check(average, deficient)
-    bench.shared(layer_calls)  # refuses a model without layers
+    bench.shared(layer_trial)  # refuses a model without layers
     parts = {
         layer.name: log_volumes(layer.gram, bench.problem.precision, positive=deficient == "positive")
         for layer in bench.sensitivity.layers
@@ -61,7 +61,7 @@ def layer_log_volume(bench: Bench, *, average: str = "log", deficient: str = "sk
     counts = [f"{name} {part.num_deficient}" for name, part in parts.items() if part.num_deficient]
     notes = [f"rank-deficient samples, by layer: {', '.join(counts)}"] if counts else []
     values = torch.tensor([part.average(average) for part in parts.values()], dtype=torch.float64)
-    return Estimate(values, labels=tuple(parts), note="; ".join([*notes, *_reused(list(parts))]))
+    return Estimate(values, labels=tuple(parts), note="; ".join(filter(None, [*notes, layer_note(bench, parts)])))
 
 
 @metric(
@@ -124,7 +124,7 @@ def layer_mls(bench: Bench) -> Estimate:
         products=products,
         status=failed[0] if failed else means[0].status,
         labels=tuple(norms),
-        note="; ".join(_reused(list(norms))),
+        note=layer_note(bench, norms),
     )
 
 
@@ -170,19 +170,15 @@ def representation_participation_ratio(bench: Bench, *, corrected: bool = True) 
     of a ratio. It may exceed the number of samples.
     """
     ratio = corrected_ratio if corrected else naive_ratio
-    found = {name: ratio(matrix) for name, matrix in features(bench.problem, at=bench.weights)}
+    found = {
+        name: ratio(matrix) for name, matrix in features(bench.problem, bench.shared(layer_trial), at=bench.weights)
+    }
     values = torch.tensor(list(found.values()), dtype=torch.float64)
     missing = int(values.isnan().sum())
-    note = f"{missing} layers do not vary over the samples, or too few samples: no ratio" if missing else ""
-    return Estimate(values, labels=tuple(found), note=note)
+    notes = [f"{missing} layers do not vary over the samples, or too few samples: no ratio"] if missing else []
+    return Estimate(values, labels=tuple(found), note="; ".join(filter(None, [*notes, layer_note(bench, found)])))
 
 
 def _check(average: str, deficient: str) -> None:
     check_choice("average", average, AVERAGES)
     check_choice("deficient", deficient, DEFICIENT)
-
-
-def _reused(names: list[str]) -> list[str]:
-    """Say which layers were used more than once; each use counts."""
-    again = sorted({name.split("#")[0] for name in names if "#" in name})
-    return [f"used more than once, each use counts: {', '.join(again)}"] if again else []

@@ -13,8 +13,8 @@ from spherometer.metrics.bench import Bench
 from spherometer.metrics.bound_terms import layer_weight_norm
 from spherometer.metrics.registry import metric
 from spherometer.metrics.representations import spectral_norm
-from spherometer.metrics.sample_norms import layer_calls
-from spherometer.operators.features import OUTPUTS, features
+from spherometer.metrics.sample_norms import layer_note, layer_trial
+from spherometer.operators.features import features
 from spherometer.operators.layer_norms import is_convolution
 from spherometer.problems import Problem
 from spherometer.values import Estimate, Status
@@ -98,14 +98,14 @@ def layer_norms(bench: Bench) -> Estimate:
     on inputs of the size it gets here, with its stride, padding and groups: the one that bounds ‖Kx‖/‖x‖.
     """
     parts: dict[str, Estimate] = {}
-    for call in bench.shared(layer_calls):
+    for call in bench.shared(layer_trial).calls:
         if "#" in call.name:
             continue
         for kernel in ("reshaped", "unrolled") if is_convolution(call.module) else ("reshaped",):
             label = f"{call.name} {kernel}" if is_convolution(call.module) else f"{call.name} spectral"
             parts[label] = layer_weight_norm(call.module, call.weight, call.inputs.shape[1:], kernel)
         parts[f"{call.name} Frobenius"] = Estimate(float(call.weight.detach().double().norm()))
-    return _collected(parts)
+    return _collected(parts, layer_note(bench, parts))
 
 
 @metric(
@@ -118,10 +118,10 @@ def layer_norms(bench: Bench) -> Estimate:
 def feature_norms(bench: Bench) -> Estimate:
     """The spectral norm of each layer's feature matrix, which sets the size of that layer's parameter derivative."""
     parts = {}
-    for name, matrix in features(bench.problem, at=bench.weights):
+    for name, matrix in features(bench.problem, bench.shared(layer_trial), at=bench.weights):
         value, error = spectral_norm(matrix)
         parts[name] = Estimate(value, error, "bound", "solver" if error else "exact")
-    return _collected(parts)
+    return _collected(parts, layer_note(bench, parts))
 
 
 def distance(problem: Problem, start: Tensor | nn.Module | Mapping[str, Tensor]) -> Estimate:
@@ -202,10 +202,8 @@ def _ignored(loss: Any) -> int:
     return int(getattr(loss, "ignore_index", -100))
 
 
-def _collected(parts: dict[str, Estimate]) -> Estimate:
+def _collected(parts: dict[str, Estimate], note: str) -> Estimate:
     """Many numbers as one labelled vector."""
-    if not parts:
-        raise ValueError(f"the model has no linear or convolutional layer: only {OUTPUTS!r} could be measured")
     found = list(parts.values())
     failed = [one.status for one in found if not one.status]
     errors = torch.tensor([float(one.error) for one in found], dtype=torch.float64)
@@ -217,4 +215,5 @@ def _collected(parts: dict[str, Estimate]) -> Estimate:
         products=sum(one.products for one in found),
         status=failed[0] if failed else Status(),
         labels=tuple(parts),
+        note=note,
     )

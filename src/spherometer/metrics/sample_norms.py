@@ -10,10 +10,9 @@ from torch import Tensor
 
 from spherometer.estimators.side_by_side import largest_of_each
 from spherometer.metrics.bench import Bench
-from spherometer.operators.forward import Call, Forward
 from spherometer.operators.many_outputs import LocalGrams, local_grams
 from spherometer.operators.sensitivity import Sensitivity
-from spherometer.problems.modes import differentiating
+from spherometer.operators.trial import Trial, try_out
 from spherometer.values import Estimate, Status
 
 RTOL = 1e-3  # of each sample's norm, where it is not exact
@@ -65,17 +64,25 @@ def norms_at_layers(bench: Bench) -> dict[str, SampleNorms]:
     layers = bench.sensitivity.layers
     if layers:
         return {layer.name: top_of(layer.gram) for layer in layers}
-    return {call.name: _by_lanczos(bench, call.name) for call in bench.shared(layer_calls)}
+    return {call.name: _by_lanczos(bench, call.name) for call in bench.shared(layer_trial).calls}
 
 
-def layer_calls(bench: Bench) -> list[Call]:
-    """The uses of linear maps in the forward pass of one sample, in their order."""
+def layer_trial(bench: Bench) -> Trial:
+    """How the model uses its linear maps, from a forward pass of two samples."""
     problem = bench.problem
-    with differentiating():
-        trial = Forward(problem, problem.state(bench.weights), next(problem.sample(1).pieces()))
+    trial = try_out(problem, problem.state(bench.weights))
     if not trial.calls:
         raise ValueError("the model has no linear or convolutional layer: there is nothing to look into")
-    return trial.calls
+    return trial
+
+
+def layer_note(bench: Bench, names: Iterable[str]) -> str:
+    """Which layers were used more than once, so that each use counts, and what is not among the layers."""
+    again = sorted({name.split("#")[0] for name in names if "#" in name})
+    left_out = bench.shared(layer_trial).left_out
+    notes = [f"used more than once, each use counts: {', '.join(again)}"] if again else []
+    notes += [f"not among the layers: {', '.join(left_out)}"] if left_out else []
+    return "; ".join(notes)
 
 
 def top_of(gram: Tensor) -> SampleNorms:

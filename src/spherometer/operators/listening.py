@@ -56,7 +56,9 @@ def listening(model: nn.Module, listener: Listener) -> Iterator[None]:
                 stack.callback(module.register_forward_hook(after).remove)
         heads = {name: module for name, module in model.named_modules() if isinstance(module, nn.MultiheadAttention)}
         if heads:
-            stack.enter_context(_InsideAttention(heads, heard))
+            inside = stack.enter_context(_InsideAttention(heads, heard))
+            for module in heads.values():
+                stack.callback(module.register_forward_pre_hook(inside.begin, with_kwargs=True).remove)
         yield
 
 
@@ -86,37 +88,51 @@ def _hooks(name: str, heard: _Names) -> Any:
 class _InsideAttention(TorchFunctionMode):
     """torch calls the projections of nn.MultiheadAttention as functions, inside one function that modes see as a whole.
 
-    That function is run by its own code with the switch off by which it hands itself to a mode.
+    That function is run by its own code with the switch off by which it hands itself to a mode. What enters its first
+    projections is what the module was given, not the transposed copies inside: skip connections start there.
     """
 
     def __init__(self, heads: dict[str, nn.MultiheadAttention], heard: _Names) -> None:
         super().__init__()
-        self.heads, self.heard = heads, heard
+        self.heads, self.heard, self.given, self.depth = heads, heard, list[Tensor](), 0
+
+    def begin(self, module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:  # noqa: ARG002
+        """Remember query, key and value, in the order in which they are projected."""
+        named = [options[key] for key in ("query", "key", "value") if key in options]
+        self.given = [*arguments[:3], *named][:3]
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
         """Go inside attention, and tell of its linear maps."""
         options = options or {}
         if function is functional.multi_head_attention_forward:
-            with self:
-                return _BODY(*arguments, **options)
-        owner = self._owner(arguments[1]) if function is functional.linear else None
+            self.depth += 1
+            try:
+                with self:
+                    return _BODY(*arguments, **options)
+            finally:
+                self.depth -= 1
+        owner = self._owner(arguments[1]) if self.depth and function is functional.linear else None
         if owner is None:
             return function(*arguments, **options)
-        done = self.heard(*owner, arguments[1], arguments[0])
+        outermost = not owner[0].endswith("out_proj") and self.given
+        done = self.heard(*owner, arguments[1], self.given.pop(0) if outermost else arguments[0])
         output = function(*arguments, **options)
         done(output)
         return output
 
     def _owner(self, weight: Tensor) -> tuple[str, nn.Module] | None:
         """Name and module of a projection, from its weight or a part of it."""
-        whole = weight if weight._base is None else weight._base
         for name, module in self.heads.items():
             for key in _PROJECTIONS:
-                if getattr(module, key) is whole:
+                if _is_part(weight, getattr(module, key)):
                     return f"{name}.{key.removesuffix('_weight')}".lstrip("."), module
-            if module.out_proj.weight is whole:
+            if _is_part(weight, module.out_proj.weight):
                 return f"{name}.out_proj".lstrip("."), module.out_proj
         return None
+
+
+def _is_part(part: Tensor, whole: Tensor | None) -> bool:
+    return whole is not None and 0 <= part.data_ptr() - whole.data_ptr() < whole.nbytes
 
 
 def _body(function: FunctionType) -> FunctionType:
@@ -127,4 +143,4 @@ def _body(function: FunctionType) -> FunctionType:
     return twin
 
 
-_BODY = _body(functional.multi_head_attention_forward)
+_BODY = _body(functional.multi_head_attention_forward)  # type: ignore[arg-type]

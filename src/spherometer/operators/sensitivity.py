@@ -114,9 +114,9 @@ class _Pass:
         if self.places & {"input", "input_columns"}:
             wanted.append((self.forward.entry("input"), "first"))
         for call in self.calls:
-            order = self.plan.trial.orders[call.name]
-            wanted += [(call.entry, order)]
-            wanted += [(call.leaving, order)] if id(call.output) in self.by_output else []
+            leaving = self._leaving(call)
+            wanted.append((call.entry, self.plan.trial.orders[call.name]))
+            wanted += [(call.leaving, leaving)] if leaving and id(call.output) in self.by_output else []
         wanted += [(layer.output, "first") for layer in self.every or []]
         return {_key(edge): (edge, order) for edge, order in wanted if edge is not None}
 
@@ -164,15 +164,14 @@ class _Pass:
 
     def _closed(self, call: Call) -> Layer | None:
         """A call as a layer whose weight gradients have a closed form."""
-        use, num, order = (
-            self.by_output.get(id(call.output)),
-            len(self.forward.outputs),
-            self.plan.trial.orders[call.name],
-        )
+        use, num, order = self.by_output.get(id(call.output)), len(self.forward.outputs), self._leaving(call)
         plain = order == "first" and len(call.output) == num
-        if use is None or not (plain or use.function is functional.linear):
+        if use is None or order is None or not (plain or use.function is functional.linear):
             return None
         return as_layer(use, self.forward.recorder, lambda inputs: by_sample(inputs, num, order))
+
+    def _leaving(self, call: Call) -> Order | None:
+        return self.plan.trial.leaving[call.name]
 
     def _weight_norms(self, rows: dict[Key, Tensor]) -> Tensor | None:
         return None if self.every is None else _norms(self.every, rows)

@@ -22,6 +22,7 @@ class Trial:
     forward: Forward
     layout: torch.memory_format  # in which the input should lie
     orders: dict[str, Order]  # how samples lie in what enters each use of a linear map
+    leaving: dict[str, Order | None]  # and in what leaves it
     left_out: tuple[str, ...]  # what has no Jacobian of each sample, and why
     gradients: dict[str, tuple[Tensor, ...]]  # at the input of each use, of each sample's outputs
 
@@ -65,17 +66,20 @@ def try_out(problem: Problem, state: State) -> Trial:
 def _tried(problem: Problem, state: State, layout: torch.memory_format) -> Trial:
     with differentiating():
         forward = Forward(problem, state, next(problem.sample(2).pieces()), layout)
-        entries = [call.entry for call in forward.calls]
-        rows = [_gradients(total, entries) for total in _weighted(forward.outputs)]
-        at_input = forward.entry("input")
+        calls, at_input = forward.calls, forward.entry("input")
+        edges = [call.entry for call in calls] + [call.leaving for call in calls]
+        rows = [_gradients(total, edges) for total in _weighted(forward.outputs)]
         if at_input is not None:
             _gradients(forward.outputs.sum(), [at_input])  # fails here if it fails
-    gradients = {call.name: column for call, column in zip(forward.calls, zip(*rows, strict=True), strict=True)}
-    found = {name: order_of(column, mixed=not problem.splittable) for name, column in gradients.items()}
-    orders = {name: order for name, order in found.items() if order is not None}
-    unsampled = [name for name, order in found.items() if order is None] + forward.unreached
+    names, columns, mixed = [call.name for call in calls], list(zip(*rows, strict=True)), not problem.splittable
+    entering, leaving = (
+        dict(zip(names, [order_of(column, mixed=mixed) for column in part], strict=True))
+        for part in (columns[: len(names)], columns[len(names) :])
+    )
+    orders = {name: order for name, order in entering.items() if order is not None}
+    unsampled = [name for name in names if name not in orders] + forward.unreached
     left_out = [f"{name} (no input of each sample)" for name in unsampled] + unheard(problem.model)
-    return Trial(forward, layout, orders, tuple(left_out), gradients)
+    return Trial(forward, layout, orders, leaving, tuple(left_out), dict(zip(names, columns, strict=False)))
 
 
 def _weighted(outputs: Tensor) -> Tensor:
