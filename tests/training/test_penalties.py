@@ -161,7 +161,7 @@ def test_the_norm_of_a_vanishing_jacobian_has_no_nan():
     objective, data = Penalised(nothing, [penalty]), (torch.ones(4, 2).double(), torch.zeros(4).long())
     objective(model, *data).backward()
     assert torch.equal(model.weight.grad, torch.zeros(3, 2).double())
-    for part in objective.over(model, [data]):
+    for part in objective.over(model, [data, data]):
         part(model, *data).backward()
     assert torch.equal(model.weight.grad, torch.zeros(3, 2).double())
 
@@ -191,6 +191,7 @@ def test_plain_ghost_batches_and_no_penalties():
         parts = objective.over(model, [data, data])
         assert len(parts) == 2
         assert_close(parts[1](model, *data).detach(), expected.detach())
+        assert objective.over(model, [data]) == [objective]
 
 
 @pytest.mark.parametrize("norm", ["batch", "layer", "group", "instance", "attention"])
@@ -214,7 +215,7 @@ def test_second_derivatives_through_norms_and_attention(norm):
 def test_running_statistics_are_updated_once_by_a_penalised_loss():
     model, data = network(batchnorm=True), batch()
     objective = Penalised(nn.CrossEntropyLoss(), [make() for make in map(PENALTIES.get, PENALTIES)])
-    objective.over(model, [data])
+    objective.over(model, [data, data])
     assert int(model[1].num_batches_tracked) == 0
     objective(model, *data)
     assert int(model[1].num_batches_tracked) == 1

@@ -70,7 +70,12 @@ class Penalised:
         return self._evaluate(self.penalties, model, inputs, targets)
 
     def over(self, model: nn.Module, batches: Sequence[Batch]) -> Sequence[Part]:
-        """The penalties look at all batches first: the square of a mean is not the mean of squares."""
+        """The penalties look at all batches first: the square of a mean is not the mean of squares.
+
+        One batch needs no such look; nor does it keep its draws: each call makes its own.
+        """
+        if len(batches) == 1:
+            return [self]
         if len(batches) == 1:
             return [self]
         columns = [penalty.over(model, batches) for penalty in self.penalties]

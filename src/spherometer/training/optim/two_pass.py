@@ -146,11 +146,14 @@ def _climbed(weights: Sequence[Tensor], radii: Sequence[float], ascent: Ascent) 
         for weight, direction, radius in zip(weights, ascent.directions, radii, strict=True)
         if direction is not None and radius > 0
     ]
+    inverse = ascent.norm.reciprocal()
+    factors = {
+        radius: torch.nan_to_num(inverse * radius, nan=0.0, posinf=0.0) for radius in {move[2] for move in moves}
+    }
     before = [weight.clone() for weight, _, _ in moves]
     try:
         for weight, direction, radius in moves:
-            factor = torch.nan_to_num(radius / ascent.norm, nan=0.0, posinf=0.0)
-            weight.addcmul_(direction, factor.to(weight))
+            weight.addcmul_(direction, factors[radius].to(weight))
         yield
     finally:
         for (weight, _, _), value in zip(moves, before, strict=True):
@@ -160,7 +163,10 @@ def _climbed(weights: Sequence[Tensor], radii: Sequence[float], ascent: Ascent) 
 def total_norm(tensors: Sequence[Tensor | None]) -> Tensor:
     """‖·‖₂ of all entries of all tensors together; 0 if there are none."""
     present = [tensor for tensor in tensors if tensor is not None]
-    return nn.utils.get_total_norm(present) if present else torch.zeros(())
+    if not present:
+        return torch.zeros(())
+    norms = torch._foreach_norm(present)
+    return torch.linalg.vector_norm(torch.stack([norm.to(norms[0]) for norm in norms]))
 
 
 def _valid_radius(rho: float) -> float:
