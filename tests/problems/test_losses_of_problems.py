@@ -164,7 +164,7 @@ def test_pieces_of_one_sample_change_nothing(name, kind):
     whole, operator = make(name), kind(make(name, memory=1.0))
     vector = random_block(whole.num_parameters)[:, 0]
     assert_close(operator @ vector, kind(whole) @ vector, 1e-12)
-    assert operator._piece_size == 1
+    assert operator.plan.piece_size == 1
     assert not operator._kept
 
 

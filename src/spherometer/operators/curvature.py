@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from spherometer.operators.convolution import FastConvolution
+from spherometer.operators.layout import laid, quicker_layout
 from spherometer.operators.memory import saved_bytes
 from spherometer.operators.operator import Operator
 from spherometer.operators.support import derivative_error, refuse_cut
@@ -39,6 +41,15 @@ class Graph:
         return cls(count, flatten(zeros), lambda vector: zeros)  # noqa: ARG005
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What a trial tells about the work: bytes of graph per sample, samples in a piece, and how images should lie."""
+
+    sample_bytes: float = 0.0
+    piece_size: int | None = None
+    layout: torch.memory_format = torch.preserve_format
+
+
 class CurvatureOperator(Operator):
     """A symmetric P x P matrix that is a mean over the loss terms of a problem; a subclass writes `_build`.
 
@@ -54,7 +65,7 @@ class CurvatureOperator(Operator):
         size = problem.num_parameters
         super().__init__((size, size), problem.precision, problem.device)
         self.problem, self.state, self.options = problem, problem.state(at), options
-        self._sample_bytes, self._piece_size = self._plan()
+        self.plan = self._planned()
         self._kept: dict[int, Graph] = {}
         self._kept_bytes = 0.0
         self._num_pieces: int | None = None  # known after the first pass
@@ -108,14 +119,14 @@ class CurvatureOperator(Operator):
             return None
         sample = self.problem.sample(NUM_ROUNDED)
         double = sample.in_dtype(torch.float64)
-        double.plans[type(self)] = (0.0, None)  # a few samples fit: nothing to plan
+        double.plans[type(self)] = Plan()  # a few samples fit: nothing to plan
         single, exact = (self.on(problem) @ columns.to(problem.precision) for problem in (sample, double))
         return (columns.double() * (single.double() - exact)).sum(0).abs()
 
     def _graphs(self) -> Iterator[tuple[int, Graph]]:
         """The index of each piece's batch and its graph."""
         number = -1
-        for number, piece in enumerate(self.problem.pieces(self._piece_size)):
+        for number, piece in enumerate(self.problem.pieces(self.plan.piece_size)):
             graph = self._kept.get(number) or self._built(piece)
             if number not in self._kept:
                 self._keep(number, piece, graph)
@@ -126,22 +137,22 @@ class CurvatureOperator(Operator):
     def _keep(self, number: int, piece: Piece, graph: Graph) -> None:
         """Keep a graph if the limit then still has room for building the next one, should there be a next one."""
         gradients = 2 * graph.gradient.numel() * graph.gradient.element_size()  # in the graph, and as one vector
-        size = self._sample_bytes * (num_samples(piece.content) or 1) + gradients
+        size = self.plan.sample_bytes * (num_samples(piece.content) or 1) + gradients
         is_last_missing = len(self._kept) + 1 == self._num_pieces
         if self._kept_bytes + (1 if is_last_missing else 2) * size <= self.problem.memory:
             self._kept[number] = graph
             self._kept_bytes += size
 
-    def _built(self, piece: Piece) -> Graph:
+    def _built(self, piece: Piece, layout: torch.memory_format | None = None) -> Graph:
         with differentiating(), FastConvolution():
-            graph = self._build(piece)
+            graph = self._build(laid(piece, layout or self.plan.layout))
         _refuse_non_finite(graph.gradient, "gradient", piece.index)
         return graph
 
-    def _tried(self, piece: Piece) -> Graph:
+    def _tried(self, piece: Piece, layout: torch.memory_format) -> Graph:
         """A graph that has made a product; a model that cannot be differentiated often enough is refused."""
         try:
-            graph = self._built(piece)
+            graph = self._built(piece, layout)
             graph.product([torch.zeros_like(weight) for weight in self.state.weights])
         except RuntimeError as error:
             if "derivative" in str(error) or "differentiable" in str(error):
@@ -149,16 +160,28 @@ class CurvatureOperator(Operator):
             raise
         return graph
 
-    def _plan(self) -> tuple[float, int | None]:
-        """Bytes of graph per sample, and how many samples a piece may hold so that it fits twice into the limit."""
+    def _planned(self) -> Plan:
+        """A piece may hold so many samples that its graph fits twice into the limit."""
         plans = self.problem.plans
         if type(self) not in plans:
             piece = next(self.problem.sample(NUM_WEIGHED).pieces())
-            known = [*self.state.weights, *self.state.fixed.values(), *tensors_of(piece.content)]
             refuse_cut(self.problem, self.state, piece)
-            weight = saved_bytes(lambda: self._tried(piece), known) / (num_samples(piece.content) or 1)
-            plans[type(self)] = (weight, max(1, int(self.problem.memory / (2 * weight))) if weight else None)
+            weight, layout = self._weighed(piece)
+            size = max(1, int(self.problem.memory / (2 * weight))) if weight else None
+            plans[type(self)] = Plan(weight, size, layout)
         return plans[type(self)]
+
+    def _weighed(self, piece: Piece) -> tuple[float, torch.memory_format]:
+        """Bytes of graph per sample in the quicker layout, or in the plain one if the model cannot take that."""
+        known = [*self.state.weights, *self.state.fixed.values(), *tensors_of(piece.content)]
+
+        def weigh(layout: torch.memory_format) -> tuple[float, torch.memory_format]:
+            return saved_bytes(lambda: self._tried(piece, layout), known) / (num_samples(piece.content) or 1), layout
+
+        if (layout := quicker_layout(self.problem)) is not torch.preserve_format:
+            with suppress(RuntimeError):  # a `view`, say; if it was not the layout, the plain one fails too
+                return weigh(layout)
+        return weigh(torch.preserve_format)
 
 
 def _refuse_non_finite(vector: Tensor, what: str, index: int) -> None:

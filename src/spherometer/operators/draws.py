@@ -15,7 +15,7 @@ def random_gradient(fisher: EmpiricalFisher, generator: Generator) -> Tensor:
     """s = N^(−1/2) Σ ε_i g_i with random signs ε over the loss terms, so that E[s s'] = ⟨g g'⟩."""
     problem, state = fisher.problem, fisher.state
     total, terms = torch.zeros(fisher.shape[0], dtype=fisher.dtype, device=fisher.device), 0.0
-    for piece in problem.pieces(fisher._piece_size):
+    for piece in problem.pieces(fisher.plan.piece_size):
         with differentiating():
             part = problem.evaluate(state, piece)
             root = fisher._roots(part, piece)[0]

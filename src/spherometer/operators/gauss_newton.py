@@ -97,7 +97,7 @@ class OutputCurvature(CurvatureOperator):
             return None
         sums = [torch.zeros((), dtype=self.dtype, device=self.device) for _ in self.state.weights]
         terms = 0.0
-        for piece in self.problem.pieces(self._piece_size):
+        for piece in self.problem.pieces(self.plan.piece_size):
             with differentiating():
                 part, recorder = record_evaluation(self, piece)
                 roots, layers = self._roots_of(part, piece), layers_of(recorder)
