@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator
 from contextlib import redirect_stderr
-from dataclasses import fields
-from typing import Any
+from dataclasses import fields, is_dataclass
+from typing import Any, get_type_hints
 
 import tyro
 
@@ -20,6 +21,8 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 def read_options(command: Command, words: list[str]) -> Runnable:
     """The options of a command; help is printed and ends in SystemExit(0), wrong words in a UsageError."""
     options, refused = command.options, io.StringIO()
+    if hasattr(options, "expand"):
+        words = options.expand(words)
     try:
         with redirect_stderr(refused):
             found, unknown = tyro.cli(
@@ -64,5 +67,15 @@ def _plain(box: str) -> str:
 def _unknown_word(word: str, options: type[Any]) -> str:
     if not word.startswith("-"):
         return f"did not expect {word[:60]!r}"
-    known = [f"--{entry.name.replace('_', '-')}" for entry in fields(options)]
+    known = [f"--{name.replace('_', '-')}" for name in _option_names(options)]
     return f"no option is called {word.partition('=')[0][:60]}: {nearest(word.partition('=')[0], known)}"
+
+
+def _option_names(options: type[Any]) -> Iterator[str]:
+    """Fields of the dataclass, and of those inside it."""
+    kinds = get_type_hints(options)
+    for entry in fields(options):
+        if is_dataclass(kinds[entry.name]):
+            yield from _option_names(kinds[entry.name])  # type: ignore[arg-type]
+        else:
+            yield entry.name

@@ -48,6 +48,15 @@ COMMANDS = {
             ),
         ),
         Command(
+            "train",
+            "train by SGD, SAM, EJR, against an adversary, ...; killed runs go on",
+            (
+                "spherometer train --epochs 10 --batch-size 64",
+                "spherometer train --method sam --rho 0.1 --momentum 0.9 --epochs 10 --batch-size 64 --out sam",
+                "spherometer train --epochs 20 --batch-size 64 --defence at --radius 0.1 --attack-steps 5 --out at",
+            ),
+        ),
+        Command(
             "metrics",
             "the catalogue of quantities: symbol, formula, source, cost, options",
             ("spherometer metrics", "spherometer metrics sharpness"),

@@ -23,6 +23,7 @@ from spherometer.training.objectives import Objective
 from spherometer.training.schedules import Schedule, constant
 from spherometer.training.stopping import StopRule
 
+GOLDEN = 0x9E3779B97F4A7C15  # spreads neighbouring seeds
 Batch = tuple[Tensor, Tensor]
 Transform = Callable[[Tensor, Tensor, Generator], Batch]
 
@@ -79,6 +80,7 @@ class Training:
         self.device = next(self.model.parameters()).device
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self._order: tuple[int, Tensor | None] = (-1, None)
+        self._factor: float | None = None
 
     def run(self, num_steps: int) -> Iterator[Step]:
         """Steps until so many have been made since the very start, or the stop rule says so."""
@@ -91,7 +93,8 @@ class Training:
     def step(self) -> Step:
         """One update of the weights."""
         epoch, place = divmod(self.number, self.steps_per_epoch)
-        self._set_rates(self.schedule(epoch))
+        if place == 0 or self._factor is None:
+            self._set_rates(self.schedule(epoch))
         ghosts = self._ghosts(epoch, place)
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
@@ -130,7 +133,7 @@ class Training:
             generator.set_state(kept)
 
     def _closure(self, ghosts: list[Batch]) -> Callable[[], Tensor]:
-        seed = child_stream(self.seed, f"dropout {self.number}").initial_seed()
+        seed = (self.seed * GOLDEN + self.number) % 2**63  # a named stream would cost microseconds in every step
         _seed_dropout(seed, self.device)
         num, parts = sum(len(targets) for _, targets in ghosts), self.objective.over(self.model, ghosts)
 
@@ -154,7 +157,8 @@ class Training:
                 self._order = epoch, torch.randperm(len(inputs), generator=child_stream(self.seed, f"epoch {epoch}"))
             chosen = self._order[1][place * self.batch_size : (place + 1) * self.batch_size]  # type: ignore[index]
             inputs, targets = inputs[chosen], targets[chosen]
-        inputs, targets = inputs.to(self.device), targets.to(self.device)
+        if inputs.device != self.device:
+            inputs, targets = inputs.to(self.device), targets.to(self.device)
         if self.transforms:
             stream = child_stream(self.seed, f"transforms {self.number}")
             for transform in self.transforms:
@@ -164,6 +168,7 @@ class Training:
         return list(zip(inputs.split(self.ghost_size), targets.split(self.ghost_size), strict=True))
 
     def _set_rates(self, factor: float) -> None:
+        self._factor = factor
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
 

@@ -1,0 +1,51 @@
+"""A TOML file as words of the command line, so that both are read, checked and refused by the same code."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from spherometer.commands.errors import UsageError
+from spherometer.training.settings import names_by_table
+from spherometer.zoo.names import suggest
+
+
+def with_configuration(words: list[str]) -> list[str]:
+    """The words, with a leading file name replaced by its content; what is said twice counts as said in words."""
+    if not words or words[0].startswith("-"):
+        return words
+    path, said = Path(words[0]), {word.partition("=")[0] for word in words[1:] if word.startswith("--")}
+    found: list[str] = []
+    for name, value in read_configuration(path).items():
+        option = f"--{name.replace('_', '-')}"
+        if option not in said and f"--{name}" not in said:
+            found += [option, *_as_words(value)]
+    return [*found, *words[1:]]
+
+
+def read_configuration(path: Path) -> dict[str, Any]:
+    """Names and values of all tables of the file; a name or a table that is not known is refused."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; expected a TOML file", "train") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: expected a TOML file, got {error}", "train") from None
+    known, flat = names_by_table(), {}
+    for table, entries in content.items():
+        if table not in known:
+            raise UsageError(f"{path}: no table is called [{table}]; {suggest(table, known)}", "train")
+        if not isinstance(entries, dict):
+            raise UsageError(
+                f"{path}: expected a table [{table}] with names inside, got {table} = {entries!r}", "train"
+            )
+        for name, value in entries.items():
+            if name not in known[table]:
+                raise UsageError(f"{path}: [{table}] has no {name!r}; {suggest(name, known[table])}", "train")
+            flat[name] = value
+    return flat
+
+
+def _as_words(value: Any) -> list[str]:
+    return [str(entry) for entry in value] if isinstance(value, list) else [str(value)]

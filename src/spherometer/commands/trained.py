@@ -1,0 +1,135 @@
+"""A training in its run folder: rows as they come, checkpoints, and what is left at the end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from spherometer.records import RunReader, RunWriter, write_tensors
+from spherometer.training.adversaries import PGD, robust_accuracy
+from spherometer.training.assembly import Assembly, assemble
+from spherometer.training.checkpoints import load_checkpoint, save_checkpoint
+from spherometer.training.evaluation import Score, evaluate
+from spherometer.training.progress import watched
+from spherometer.training.settings import Settings
+from spherometer.values import Estimate, format_with_error
+
+CHECKPOINTS, WEIGHTS = "checkpoints", "weights.safetensors"
+JUDGE_STEPS = 20  # PGD-20 judges a defended model (C Table 2)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The end of a run: how many steps, and the numbers of the last rows."""
+
+    headline: str
+    steps: int
+    values: dict[str, float | Estimate]
+
+    def shown(self) -> dict[str, str]:
+        """Numbers for a table, with error bars and intervals where there are."""
+        return {"steps": str(self.steps)} | {name: _shown(value) for name, value in self.values.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        told = {k: v.to_dict() if isinstance(v, Estimate) else v for k, v in self.values.items()}
+        return {"run": self.headline, "steps": self.steps, **told}
+
+
+def train_in_folder(settings: Settings, folder: Path) -> Trained:
+    """Train into a run folder, from the start or from its last checkpoint."""
+    _refuse_another_run(settings, folder)
+    parts = assemble(settings)  # wrong names and missing data are told before anything is written
+    with RunWriter(
+        folder, settings=settings.plain(), seed=settings.loop.seed, title="train", resume=RunReader(folder).exists
+    ) as run:
+        load_checkpoint(parts.training, folder / CHECKPOINTS)
+        run.rewind(parts.training.number)
+        return _go_on(parts, run, folder)
+
+
+def _refuse_another_run(settings: Settings, folder: Path) -> None:
+    """Say which settings differ, and not all of both."""
+    there = RunReader(folder)
+    if not there.exists:
+        return
+    before, now = there.manifest["settings"], json.loads(json.dumps(settings.plain()))
+    if not isinstance(before, dict) or before.keys() != now.keys():
+        raise ValueError(f"{folder}: holds a run of another kind: choose another folder (--out)")
+    for table, entries in now.items():
+        for name, value in entries.items():
+            if before[table].get(name) != value:
+                raise ValueError(
+                    f"{folder}: holds a run with {name} {before[table].get(name)}, not {value}: resume with the same, "
+                    "or choose another folder (--out)"
+                )
+
+
+def _go_on(parts: Assembly, run: RunWriter, folder: Path) -> Trained:
+    training, loop = parts.training, parts.settings.loop
+    look = loop.evaluate_every or training.steps_per_epoch
+    keep = loop.checkpoint_every or look
+    if training.number == 0:
+        run.write(0, _scores(parts, training.model))
+    for step in watched(training, parts.num_steps):
+        values: dict[str, Any] = {"batch_loss": step.loss, "learning_rate": step.learning_rate}
+        if step.number % look == 0:
+            values |= _scores(parts, training.model)
+        run.write(step.number, values)
+        if step.number % keep == 0:
+            save_checkpoint(training, folder / CHECKPOINTS)
+    save_checkpoint(training, folder / CHECKPOINTS)
+    final = _final_model(parts)
+    values = _scores(parts, final) | _robustness(parts, final)
+    run.write(training.number, {f"final_{name}": value for name, value in values.items()})
+    write_tensors(folder / WEIGHTS, final.state_dict())
+    return Trained(_headline(parts), training.number, values)
+
+
+def _scores(parts: Assembly, model: nn.Module) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    for name, dataset in (("train", parts.train), ("test", parts.test)):
+        score: Score = evaluate(model, dataset.tensors, parts.loss)
+        told[f"{name}_loss"] = score.loss
+        if score.accuracy is not None:
+            told[f"{name}_accuracy"] = score.accuracy
+    return told
+
+
+def _final_model(parts: Assembly) -> nn.Module:
+    """The averaged weights where they are averaged, else the last."""
+    average, size = parts.training.average, parts.settings.loop.batch_size or len(parts.train)
+    if average is None or not int(average.averaged.n_averaged):
+        return parts.training.model
+    batches: tuple[Tensor, ...] = parts.train.inputs.split(size)
+    return average.finished(iter(batches))
+
+
+def _robustness(parts: Assembly, model: nn.Module) -> dict[str, Any]:
+    wanted = parts.settings.objective
+    if wanted.defence == "none":
+        return {}
+    judge = PGD(wanted.radius, wanted.norm, num_steps=JUDGE_STEPS)  # type: ignore[arg-type]
+    data = parts.test.tensors
+    found = robust_accuracy(model, data, judge, seed=parts.settings.loop.seed, check_masking=True)
+    return {"test_robust_accuracy": replace(found, seconds=0.0)}  # the same rows however long it took
+
+
+def _headline(parts: Assembly) -> str:
+    wanted, data = parts.settings, parts.train
+    num = sum(weight.numel() for weight in parts.training.model.parameters())
+    names = [wanted.method.base, *([wanted.method.method] if wanted.method.method != "plain" else [])]
+    names += [part for part in (wanted.objective.penalty, wanted.objective.defence) if part != "none"]
+    return f"{wanted.model.model} ({num:,} parameters) on {repr(data)[len('Dataset(') : -1]} by {' + '.join(names)}"
+
+
+def _shown(value: float | Estimate) -> str:
+    if not isinstance(value, Estimate):
+        return f"{value:.4g}"
+    low, high = value.interval or (0.0, 1.0)
+    doubt = "" if value.status else f"  DOUBTFUL: {value.status.message}"
+    return f"{format_with_error(value.value, value.error)} (95 %: {low:.3f} to {high:.3f}){doubt}"
