@@ -4,32 +4,36 @@ from __future__ import annotations
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
-from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 
-from spherometer import metrics
+from spherometer import Metric, metrics
 
 
 class Catalogue(Directive):
     """Every metric with its symbol, formula, source, unit, cost and options."""
 
     def run(self) -> list[nodes.Node]:
-        lines: list[str] = []
-        for name, entry in metrics().items():
-            options = ", ".join(f"``{key}={value}``" for key, value in entry.options.items()) or "none"
-            lines += [name, "^" * len(name), "", entry.summary, ""]
-            for label, text in (
-                ("Symbol", entry.symbol),
-                ("Formula", entry.formula),
-                ("Unit", entry.unit),
-                ("Source", entry.source),
-                ("Cost", entry.cost),
-            ):
-                lines += [f":{label}: {nodes.unescape(text).replace('*', chr(92) + '*').replace('|', chr(92) + '|')}"]
-            lines += [f":Options: {options}", ""]
-        container = nodes.section(ids=["catalogue"])
-        self.state.nested_parse(StringList(lines, "catalogue"), self.content_offset, container, match_titles=True)
-        return container.children
+        return [_section(entry) for entry in metrics().values()]
+
+
+def _section(entry: Metric) -> nodes.section:
+    """One metric, under an address of its own: metrics.html#its-name."""
+    section = nodes.section(ids=[entry.name.replace("_", "-")], names=[entry.name])
+    section += [nodes.title("", entry.name), nodes.paragraph("", entry.summary)]
+    fields = nodes.field_list()
+    options = ", ".join(f"{key}={value}" for key, value in entry.options.items()) or "none"
+    for label, text in (
+        ("Symbol", entry.symbol),
+        ("Formula", entry.formula),
+        ("Unit", entry.unit),
+        ("Source", entry.source),
+        ("Cost", entry.cost),
+        ("Options", options),
+    ):
+        body = nodes.field_body("", nodes.paragraph("", text))
+        fields += nodes.field("", nodes.field_name("", label), body)
+    section += fields
+    return section
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

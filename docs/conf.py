@@ -21,6 +21,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_gallery.gen_gallery",
     "catalogue",
+    "quantities",
 ]
 html_theme = "furo"
 html_title = "Spherometer"

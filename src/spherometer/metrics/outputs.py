@@ -148,7 +148,7 @@ def distance(problem: Problem, start: Tensor | nn.Module | Mapping[str, Tensor])
 
 
 def generalisation_gap(train: Problem, test: Problem) -> Estimate:
-    """|train loss − test loss| (A Sec 6; Q5), with the loss of each problem: label smoothing counts if it is in both.
+    """How far train and test loss lie apart (A Sec 6; Q5), each by its problem's loss, label smoothing included.
 
     Example:
         >>> generalisation_gap(problem, problem.restricted((test_inputs, test_targets)))
