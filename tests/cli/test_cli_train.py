@@ -207,7 +207,7 @@ def _wait_for_step(folder: Path, step: int, process: subprocess.Popen[bytes]) ->
     deadline = time.monotonic() + 100
     while time.monotonic() < deadline:
         assert process.poll() is None, "the run ended before it could be killed"
-        if (folder / "run.db").exists() and any(key[0] >= step for key in values(folder)):
+        if RunReader(folder).exists and any(key[0] >= step for key in values(folder)):
             return
         time.sleep(0.02)
     raise AssertionError(f"step {step} was not reached in time")
