@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from spherometer.operators import EmpiricalFisher, Fisher, GaussNewton, Hessian, Operator, Preconditioned
     from spherometer.problems import HalfSquaredError, Problem
     from spherometer.records import export_runs, read_runs
-    from spherometer.training import optim
+    from spherometer.training import Probe, Tracker, optim
     from spherometer.values import Estimate, Status
 
 __version__ = "0.1.0"
@@ -65,6 +65,9 @@ __all__ = [  # noqa: RUF022  grouped as a reader looks for them
     "stability_threshold_of",
     # training methods
     "optim",
+    # in a training loop
+    "Probe",
+    "Tracker",
     # runs on disk
     "export_runs",
     "read_runs",
@@ -74,7 +77,7 @@ __all__ = [  # noqa: RUF022  grouped as a reader looks for them
 ]
 
 # Public names are fetched when first used: `spherometer --help` needs no torch, which takes seconds to import.
-_HOMES = ("values", "problems", "operators", "estimators", "metrics", "records")
+_HOMES = ("values", "problems", "operators", "estimators", "metrics", "records", "training")
 
 
 def __getattr__(name: str) -> Any:

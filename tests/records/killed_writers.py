@@ -33,8 +33,8 @@ def write_forever(folder: Path, first: int, pipe: int) -> None:
             os.write(pipe, f"{step}\n".encode())
 
 
-def killed_after(delay: float, folder: Path, first: int, *, wait_for_opening: bool) -> list[int]:
-    """Start a writer, kill it, and return the steps it was told are on disk."""
+def killed_after(num_words: int, delay: float, folder: Path, first: int) -> list[int]:
+    """Start a writer, kill it some time after so many words from it, and return the steps it knows to be on disk."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -42,7 +42,7 @@ def killed_after(delay: float, folder: Path, first: int, *, wait_for_opening: bo
         write_forever(folder, first, writing)
     os.close(writing)
     with os.fdopen(reading) as stream:
-        heard = [stream.readline()] if wait_for_opening else []
+        heard = [stream.readline() for _ in range(num_words)]
         time.sleep(delay)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -69,8 +69,8 @@ def main(root: Path, num_kills: int) -> None:
     folder, acknowledged, lost, states = root / "run", [], 0, Counter()
     for number in range(num_kills):
         first = acknowledged[-1] + 1 if acknowledged else 0
-        opened = number > 0 and number % 5 > 0  # every fifth is killed while it opens the folder
-        acknowledged += killed_after(0.04 * chance.random() ** 2, folder, first, wait_for_opening=opened)
+        words = chance.randrange(10) if number % 5 else 0  # every fifth is killed while it opens the folder
+        acknowledged += killed_after(words, 0.03 * chance.random() ** 2, folder, first)
         reader = RunReader(folder)
         if not reader.exists:
             continue

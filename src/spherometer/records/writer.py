@@ -78,7 +78,7 @@ class RunWriter:
         except BaseException:
             self._lock.release()
             raise
-        self.closed = False
+        self.closed = self._done = False
 
     def write(
         self,
@@ -118,6 +118,7 @@ class RunWriter:
         try:
             self._do(lambda connection: _set_state(connection, state, message))
         finally:
+            self._done = True
             self._connection.close()
             self._lock.release()
 
@@ -163,6 +164,8 @@ class RunWriter:
 
     def _do(self, work: Work) -> bool:
         """Everything that waits, then this, in one transaction."""
+        if self._done:
+            raise RecordError(f"{self.folder}: the run has ended: open it again with resume=True to write more")
         if os.getpid() != self._owner:
             raise RecordError(f"{self.folder}: only the process that opened a run may write to it")
         with self._turn:

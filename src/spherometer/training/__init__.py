@@ -12,6 +12,7 @@ from spherometer.training.objectives import Objective, Penalised, Plain
 from spherometer.training.penalties import *  # noqa: F403
 from spherometer.training.progress import watched
 from spherometer.training.stopping import AccuracyReached, LossBelow
+from spherometer.training.tracking import Probe, Tracker
 from spherometer.training.transforms import CropAndFlip, Mixup
 
 __all__ = [
@@ -23,9 +24,11 @@ __all__ = [
     "Objective",
     "Penalised",
     "Plain",
+    "Probe",
     "Score",
     "SmoothedCrossEntropy",
     "Step",
+    "Tracker",
     "Training",
     "evaluate",
     "gadam",

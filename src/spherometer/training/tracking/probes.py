@@ -1,0 +1,88 @@
+"""A metric on a schedule, on data of its own, warm from its last value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from spherometer.metrics.measure import Requests, bench_for, measured_on
+from spherometer.metrics.registry import parse
+from spherometer.problems import Problem
+from spherometer.training.tracking.schedules import Schedule, as_schedule
+from spherometer.values import Estimate
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What to measure, when, and on which samples.
+
+    Args:
+        metrics: name or names of the catalogue, with options as "name:option=value".
+        every: a number of steps, a Schedule, or "log", "epoch", "jump".
+        samples: measure on the first so many samples of the problem's first batch.
+        data: measure on other data than the problem's.
+        name: put before the names of the rows, to tell two probes of one metric apart.
+
+    Example:
+        >>> Probe(["sharpness", "impurity"], every=10, samples=500)
+        >>> Probe("hessian_trace", every="epoch", data=held_out, name="test")
+    """
+
+    metrics: str | Sequence[str]
+    every: Schedule | int | str = 10
+    samples: int | None = None
+    data: Any = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        as_schedule(self.every)
+        if self.samples is not None and self.samples < 1:
+            raise ValueError(f"expected samples of at least 1, got {self.samples}")
+        if self.samples is not None and self.data is not None:
+            raise ValueError("expected either samples or data, got both: cut the data yourself")
+
+
+@dataclass(eq=False)
+class LiveProbe:
+    """A probe at work on a problem: what it has learned, and what it costs."""
+
+    problem: Problem
+    requests: Requests
+    schedule: Schedule
+    prefix: str = ""
+    starts: dict[str, Tensor] = field(default_factory=dict)
+    seconds: float = 0.0  # of its last measurement
+
+    @classmethod
+    def of(cls, probe: Probe, problem: Problem, rtol: float) -> LiveProbe:
+        """A probe made ready; metrics with an accuracy to choose get `rtol` if their own default is finer."""
+        names = [probe.metrics] if isinstance(probe.metrics, str) else list(probe.metrics)
+        requests = {}
+        for name in names:
+            metric, options = parse(name)
+            usual = metric.options.get("rtol")
+            if isinstance(usual, float) and "rtol" not in options:
+                options = options | {"rtol": max(usual, rtol)}
+            requests[name] = (metric, options)
+        if not requests:
+            raise ValueError("expected at least one metric in a probe, got none: `metrics()` lists them")
+        if probe.samples is not None:
+            problem = problem.sample(probe.samples)
+        elif probe.data is not None:
+            problem = problem.restricted(probe.data)
+        return cls(problem, requests, as_schedule(probe.every), f"{probe.name}/" if probe.name else "")
+
+    def measure(self, seed: int) -> tuple[dict[str, Estimate], dict[str, float]]:
+        """Estimates by name, and how far each top eigenvector is the old one: |v'v_old|."""
+        bench = bench_for(self.problem, self.requests, seed=seed, starts=self.starts)
+        found = measured_on(bench, self.requests)
+        overlaps = {
+            key: float((self.starts[key][:, 0] @ vectors[:, 0]).abs())
+            for key, vectors in bench.vectors.items()
+            if key in self.starts and self.starts[key].shape[0] == vectors.shape[0]
+        }
+        self.starts = {key: vectors.detach() for key, vectors in bench.vectors.items()}
+        return {f"{self.prefix}{name}": estimate for name, estimate in found.items()}, overlaps
