@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import curvature
+from benchmarks import curvature, training
 from benchmarks.contest import Row
 from benchmarks.networks import images
 
@@ -36,6 +36,7 @@ def main() -> None:
     Console().print(_table(rows))
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "curvature.md").write_text(_markdown(rows))
+    Console().print(training.write(options.out, quick=options.quick))
 
 
 def _table(rows: list[Row]) -> Table:
