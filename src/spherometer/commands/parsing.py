@@ -76,6 +76,6 @@ def _option_names(options: type[Any]) -> Iterator[str]:
     kinds = get_type_hints(options)
     for entry in fields(options):
         if is_dataclass(kinds[entry.name]):
-            yield from _option_names(kinds[entry.name])  # type: ignore[arg-type]
+            yield from _option_names(kinds[entry.name])
         else:
             yield entry.name
