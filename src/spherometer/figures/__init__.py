@@ -2,5 +2,6 @@
 
 from spherometer.figures.interactive import Figure, density_figure, edge_figure
 from spherometer.figures.static import draw_edge
+from spherometer.figures.trajectory import draw_trajectory, flattened
 
-__all__ = ["Figure", "density_figure", "draw_edge", "edge_figure"]
+__all__ = ["Figure", "density_figure", "draw_edge", "draw_trajectory", "edge_figure", "flattened"]
