@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import curvature, training
+from benchmarks import curvature, jacobians, mean_jacobian, training
 from benchmarks.contest import Row
 from benchmarks.networks import images
 
@@ -27,16 +27,22 @@ COLUMNS = (
 )
 
 
+FAMILIES = {"curvature": [curvature.rows], "jacobians": [mean_jacobian.rows, jacobians.rows]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="the smallest network only: a minute")
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"), help="folder of the written table")
+    parser.add_argument("--only", choices=FAMILIES, help="one family of contests")
     options = parser.parse_args()
-    rows = curvature.rows(quick=options.quick)
-    Console().print(_table(rows))
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "curvature.md").write_text(_markdown(rows))
-    Console().print(training.write(options.out, quick=options.quick))
+    for family in [options.only] if options.only else FAMILIES:
+        rows = [row for contests in FAMILIES[family] for row in contests(quick=options.quick)]
+        Console().print(_table(rows))
+        (options.out / f"{family}.md").write_text(_markdown(rows))
+    if not options.only:
+        Console().print(training.write(options.out, quick=options.quick))
 
 
 def _table(rows: list[Row]) -> Table:

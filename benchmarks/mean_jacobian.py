@@ -1,7 +1,7 @@
 """The norm of the mean logit-weight Jacobian: C backward passes and a C x C Gram against Algorithm 2 of paper C (L2).
 
 Both see the same network and batch in the same process and take turns; the truth is the Gram matrix in double
-precision. Run it alone with `python -m benchmarks.mean_jacobian`.
+precision.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 import spherometer as sm
@@ -39,7 +37,7 @@ def race(given: Setting) -> list[Row]:
         "spherometer, Lanczos": lambda seed: lanczos(given, seed),
         "paper C, Algorithm 2": lambda seed: algorithm_2(given, seed),
     }
-    return contest(QUANTITY, given.name, tools, truth=truth, targets={"paper C, Algorithm 2": "6"})
+    return contest(QUANTITY, given.name, tools, truth=truth, targets={"paper C, Algorithm 2": "≥ 6"})
 
 
 def gram(given: Setting) -> Outcome:
@@ -85,18 +83,3 @@ def _gradient(scalar: Tensor, weights: list[Tensor]) -> Tensor:
 
 def _top(matrix: Tensor) -> Tensor:
     return torch.linalg.eigvalsh(matrix)[-1].sqrt()
-
-
-def main() -> None:
-    table = Table(title=f"{QUANTITY}, {torch.get_num_threads()} threads, torch {torch.__version__}")
-    for column in ("network", "tool", "differentiations", "seconds", "time, ours = 1", "wanted", "error"):
-        table.add_column(column)
-    for row in rows(quick=False):
-        table.add_row(
-            row.network, row.tool, row.products, f"{row.seconds:.2f}", f"{row.ratio:.2f}", row.target, row.error
-        )
-    Console(width=120).print(table)
-
-
-if __name__ == "__main__":
-    main()
