@@ -40,7 +40,7 @@ class SAM(TwoPass):
 
 
 class ASAM(TwoPass):
-    """θ̂ = θ + ρ T²∇L/‖T∇L‖ with T = |θ| + η, then a step from θ with ∇L(θ̂): SAM that does not see scale.
+    """θ̂ = θ + ρ T²∇L/‖T∇L‖ with T = abs(θ) + η, then a step from θ with ∇L(θ̂): SAM that does not see scale.
 
     Kwon et al. 2021 Eq 7; L12. Rescaling a weight rescales its way up with it. Every weight is adapted, biases too
     (the authors' code leaves biases at T = 1). Paper C uses ρ = 0.5 (CIFAR-10) and 1 (CIFAR-100), η = 0.01.
