@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import curvature, jacobians, mean_jacobian, training
+from benchmarks import curvature, jacobians, mean_jacobian, tracking, training
 from benchmarks.contest import Row
 from benchmarks.networks import images
 
@@ -43,6 +43,7 @@ def main() -> None:
         (options.out / f"{family}.md").write_text(_markdown(rows))
     if not options.only:
         Console().print(training.write(options.out, quick=options.quick))
+        Console().print(tracking.write(options.out, quick=options.quick))
 
 
 def _table(rows: list[Row]) -> Table:

@@ -29,7 +29,7 @@ def plain_rows() -> dict[int, float]:
     """Sharpness by step of four epochs of plain SGD with batches of 16, measured every second step."""
     model, (inputs, targets) = fresh_model(), data()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-    tracker = sm.Tracker(sm.Problem(model, nn.CrossEntropyLoss(), (inputs, targets)), every=2)
+    tracker = sm.Tracker(sm.Problem(model, nn.CrossEntropyLoss(), (inputs, targets)), every=2, rtol=1e-4)
     for _ in range(4):
         for start in (0, 16):
             optimizer.zero_grad()
@@ -56,10 +56,10 @@ def test_ignite_gives_the_rows_of_a_plain_loop(tmp_path):
 
     engine = Engine(update)
     probes = ["sharpness", sm.Probe("impurity", every="epoch")]
-    tracker = sm.Tracker(sm.Problem(model, nn.CrossEntropyLoss(), pair), probes, every=2, run=tmp_path)
+    tracker = sm.Tracker(sm.Problem(model, nn.CrossEntropyLoss(), pair), probes, every=2, rtol=1e-4, run=tmp_path)
     attach_tracker(tracker, engine, optimizer)
     engine.run(DataLoader(TensorDataset(*pair), batch_size=16), max_epochs=4)
-    assert {row.step: row.value for row in tracker.series("sharpness")} == pytest.approx(plain_rows())
+    assert {row.step: row.value for row in tracker.series("sharpness")} == pytest.approx(plain_rows(), rel=5e-4)
     assert [row.step for row in tracker.series("impurity")] == [2, 4, 6, 8]
     assert len(tracker.series("training_loss")) > 0
     assert RunReader(tmp_path).state == "done"
@@ -109,14 +109,14 @@ def test_lightning_gives_the_rows_of_a_plain_loop_also_with_accumulated_gradient
     for size, accumulated in ((16, 1), (8, 2)):
         module, pair = Module(), data()
         problem = sm.Problem(module, nn.CrossEntropyLoss(), pair)
-        tracker = sm.Tracker(problem, every=2, run=tmp_path / str(size), on_error="raise")
+        tracker = sm.Tracker(problem, every=2, rtol=1e-4, run=tmp_path / str(size), on_error="raise")
         callback = LightningTracker(tracker)
         trainer = Trainer(
             max_epochs=4, callbacks=[callback], accumulate_grad_batches=accumulated, accelerator="cpu",
             enable_model_summary=False, **quiet,
         )  # fmt: skip
         trainer.fit(module, DataLoader(TensorDataset(*pair), batch_size=size))
-        assert {row.step: row.value for row in tracker.series("sharpness")} == pytest.approx(plain_rows(), rel=1e-4)
+        assert {row.step: row.value for row in tracker.series("sharpness")} == pytest.approx(plain_rows(), rel=5e-4)
         assert tracker.series("stability_threshold")[-1].value == pytest.approx(10)
         assert RunReader(tmp_path / str(size)).state == "done"
     other = LightningTracker(sm.Tracker(problem))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import TrainerCallback
-
 from spherometer.training import Tracker
+from spherometer.zoo.models.torchvision_shim import make_torchvision_importable
+
+make_torchvision_importable()
+from transformers import TrainerCallback  # noqa: E402  its models import torchvision where that is installed
 
 
 class TrainerTracker(TrainerCallback):
