@@ -69,7 +69,7 @@ class Contest:
 CONTESTS = {
     "digits": Contest("digits", ModelSettings("fcn3-mnist", width=64), 500, 360, 40, (0.003, 0.03, 0.1), 5),
     "fashion-mnist": Contest(
-        "fashion-mnist", ModelSettings("simple-cnn", width=8), 2000, 2000, 10, (0.003, 0.01, 0.03), 3
+        "fashion-mnist", ModelSettings("simple-cnn", width=8), 2000, 2000, 15, (0.01, 0.03, 0.1), 3
     ),
 }
 

@@ -32,7 +32,7 @@ def test_a_run_and_its_folder(run, tmp_path):
     folder = tmp_path / "spherometer-run"
     assert RunReader(folder).state == "done"
     rows = values(folder)
-    assert {step for step, name, _ in rows if name == "batch_loss"} == set(range(1, 7))
+    assert {step for step, name, _ in rows if name == "batch_loss"} == {3, 6}
     assert {step for step, name, _ in rows if name == "test_accuracy"} == {0, 3, 6}
     assert rows[(6, "final_test_loss", "")] == rows[(6, "test_loss", "")]
     assert RunReader(folder).manifest["settings"]["loop"]["batch_size"] == 32
@@ -174,24 +174,21 @@ def test_other_settings_do_not_overwrite_a_run(run):
 
 
 def test_killed_and_resumed_it_has_the_rows_of_an_undisturbed_run(run, tmp_path):
-    """SIGKILL in the middle, twice; with momentum, a random penalty, transforms and an average."""
+    """SIGKILL in the middle; with momentum, a random penalty, transforms and an average."""
     words = [
-        *SMALL, "--batch-size", "16", "--steps", "400", "--evaluate-every", "20", "--checkpoint-every", "30",
+        *SMALL, "--batch-size", "16", "--steps", "300", "--evaluate-every", "10", "--checkpoint-every", "25",
         "--momentum", "0.9", "--learning-rate", "0.01", "--penalty", "mean-jacobian", "--mixup", "0.5",
         "--average-from", "2", "--schedule", "cosine",
     ]  # fmt: skip
     assert run("train", *words, "--out", "whole").code == 0
-    reached = []
-    for target in (60, 200):
-        process = _start([*words, "--out", "killed"], tmp_path)
-        try:
-            _wait_for_step(tmp_path / "killed", target, process)
-        finally:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        assert RunReader(tmp_path / "killed").state == "killed"
-        reached.append(max(step for step, _, _ in values(tmp_path / "killed")))
-    assert 60 <= reached[0] < 400
+    process = _start([*words, "--out", "killed"], tmp_path)
+    try:
+        _wait_for_step(tmp_path / "killed", 70, process)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert RunReader(tmp_path / "killed").state == "killed"
+    assert 70 <= max(step for step, _, _ in values(tmp_path / "killed")) < 300
     assert run("train", *words, "--out", "killed").code == 0
     assert values(tmp_path / "killed") == values(tmp_path / "whole")
     whole, killed = (read_tensors(tmp_path / name / "weights.safetensors") for name in ("whole", "killed"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +72,14 @@ def _refuse_another_run(settings: Settings, folder: Path) -> None:
 
 def _go_on(parts: Assembly, run: RunWriter, folder: Path) -> Trained:
     training, loop = parts.training, parts.settings.loop
-    look = loop.evaluate_every or training.steps_per_epoch
+    look = loop.evaluate_every or max(training.steps_per_epoch, ceil(parts.num_steps / 100))
     keep = loop.checkpoint_every or look
     if training.number == 0:
         run.write(0, _scores(parts, training.model))
     for step in watched(training, parts.num_steps):
-        values: dict[str, Any] = {"batch_loss": step.loss, "learning_rate": step.learning_rate}
         if step.number % look == 0:
-            values |= _scores(parts, training.model)
-        run.write(step.number, values)
+            scores = _scores(parts, training.model)
+            run.write(step.number, {"batch_loss": step.loss, "learning_rate": step.learning_rate, **scores})
         if step.number % keep == 0:
             save_checkpoint(training, folder / CHECKPOINTS)
     save_checkpoint(training, folder / CHECKPOINTS)

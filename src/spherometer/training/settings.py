@@ -131,9 +131,9 @@ class LoopSettings:
     stop_every: int = 100
     """steps between two looks of a stop rule"""
     evaluate_every: int | None = None
-    """steps between two evaluations; an epoch where none is given"""
+    """steps between two rows; where none is given an epoch, or a hundredth of the run if that is more"""
     checkpoint_every: int | None = None
-    """steps between two checkpoints; as evaluations where none is given"""
+    """steps between two checkpoints; as rows where none is given"""
     seed: int = 0
     """of weights, batches, and everything else that is random"""
 
