@@ -8,14 +8,12 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, pstdev
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from spherometer.estimators import SpectralDensity, eigenvalues, spectral_density
+from spherometer.estimators import SpectralDensity, spectral_density
 from spherometer.metrics import Measurements, measure
 from spherometer.operators import Hessian
 from spherometer.problems import HalfSquaredError, Problem
-from spherometer.training import gradient_descent
+from spherometer.training import Tracker, gradient_descent
+from spherometer.training.tracking import Every
 from spherometer.zoo import build_model, load_data, rescale_inputs
 
 LEARNING_RATE = 0.1
@@ -98,12 +96,16 @@ def reach_edge(*, num_steps: int, every: int, seed: int, watch: Callable[[Row], 
     dataset = rescale_inputs(load_data("digits", num=NUM_SAMPLES), -1, 1)
     problem = Problem(build_model("digits-mlp", seed=seed), HalfSquaredError(), dataset.tensors)
     rows: list[Row] = []
-    start: Tensor | None = None
+    request, schedule = f"top_eigenvalues:num={NUM_TRACKED}:rtol={RTOL}", Every(every) | Every(num_steps)
+    tracker = Tracker(problem, request, schedule, on_error="raise", seed=seed)
     for step in gradient_descent(problem, learning_rate=LEARNING_RATE, num_steps=num_steps):
-        if step.number % every == 0 or step.number == num_steps:
-            found = eigenvalues(Hessian(problem), num=NUM_TRACKED, rtol=RTOL, start=start, vectors=True, seed=seed)
-            start, value, error = found.vectors, torch.as_tensor(found.value)[0], torch.as_tensor(found.error)[0]
-            rows.append(Row(step.number, step.loss, value.item(), error.item(), found.products))
+        seen = len(tracker.rows)
+        tracker.step(loss=step.loss, step=step.number)
+        if len(tracker.rows) > seen:
+            top = tracker.rows[seen]
+            assert top.value is not None
+            assert top.error is not None
+            rows.append(Row(step.number, step.loss, top.value, top.error, top.products))
             watch(rows[-1])
     return Edge(
         rows,
