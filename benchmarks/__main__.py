@@ -1,16 +1,17 @@
-"""`make bench`: run every contest, print one table, and write it where the docs show it."""
+"""`make bench`: run every contest, print the tables, and write them where the docs show them."""
 
 from __future__ import annotations
 
 import argparse
 import platform
+from functools import partial
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import curvature, jacobians, mean_jacobian, tracking, training
+from benchmarks import curvature, jacobians, mean_jacobian, memory, tracking, training
 from benchmarks.contest import Row
 from benchmarks.networks import images
 
@@ -27,23 +28,34 @@ COLUMNS = (
 )
 
 
-FAMILIES = {"curvature": [curvature.rows], "jacobians": [mean_jacobian.rows, jacobians.rows]}
+CONTESTS = {
+    "curvature": [curvature.rows],
+    "memory": [memory.rows],
+    "jacobians": [mean_jacobian.rows, jacobians.rows],
+}
+OWN_TABLES = {"training": training.write, "tracking": tracking.write}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the smallest network only: a minute")
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"), help="folder of the written table")
-    parser.add_argument("--only", choices=FAMILIES, help="one family of contests")
+    parser.add_argument("--quick", action="store_true", help="the smallest network only: minutes")
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"), help="folder of the written tables")
+    parser.add_argument("--only", choices=[*CONTESTS, *OWN_TABLES], help="one family of contests")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    for family in [options.only] if options.only else FAMILIES:
-        rows = [row for contests in FAMILIES[family] for row in contests(quick=options.quick)]
-        Console().print(_table(rows))
-        (options.out / f"{family}.md").write_text(_markdown(rows))
-    if not options.only:
-        Console().print(training.write(options.out, quick=options.quick))
-        Console().print(tracking.write(options.out, quick=options.quick))
+    for family in [options.only] if options.only else [*CONTESTS, *OWN_TABLES]:
+        write = OWN_TABLES.get(family) or partial(_write, family)
+        Console().print(write(options.out, quick=options.quick))
+
+
+def _write(family: str, folder: Path, *, quick: bool) -> Table:
+    """Run a family; its table for the terminal, and as Markdown in the folder, also while it is still growing."""
+    rows: list[Row] = []
+    for contests in CONTESTS[family]:
+        for row in contests(quick=quick):
+            rows.append(row)
+            (folder / f"{family}.md").write_text(_markdown(rows))
+    return _table(rows)
 
 
 def _table(rows: list[Row]) -> Table:

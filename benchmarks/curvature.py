@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
 from functools import cache
 
 import torch
@@ -14,18 +15,16 @@ from benchmarks.contest import Outcome, Row, console, contest
 from benchmarks.networks import NETWORKS, Setting, setting
 
 
-def rows(*, quick: bool) -> list[Row]:
-    """Every contest of this file."""
-    networks = ["3FCN"] if quick else list(NETWORKS)
-    found: list[Row] = []
-    found += top_ten(setting("3FCN"))
-    found += density(setting("3FCN"))
+def rows(*, quick: bool) -> Iterator[Row]:
+    """Every contest of this file, one after the other."""
+    yield from hard_spectrum()
+    yield from top_ten(setting("3FCN"))
+    yield from density(setting("3FCN"))
     for name in ["3FCN"] if quick else ["3FCN", "6CNN"]:
-        found += gauss_newton_norm(setting(name))
-        found += trace(setting(name))
-    for name in networks:
-        found += top_eigenvalue(setting(name))
-    return found
+        yield from gauss_newton_norm(setting(name))
+        yield from trace(setting(name))
+    for name in ["3FCN"] if quick else NETWORKS:
+        yield from top_eigenvalue(setting(name))
 
 
 def top_eigenvalue(one: Setting) -> list[Row]:
@@ -33,20 +32,41 @@ def top_eigenvalue(one: Setting) -> list[Row]:
     wanted = {"PyHessian": "≥ 2.5" if one.name in ("3FCN", "6CNN") else "≥ 1.7", "curvlinops + eigsh": "≥ 5"}
     tools = {
         "spherometer": lambda seed: _ours(sm.eigenvalues(sm.Hessian(problem(one)), rtol=1e-3, seed=seed)),
-        "PyHessian": lambda seed: peers.pyhessian_eigenvalues(one, seed),
+        "PyHessian": lambda seed: peers.pyhessian_eigenvalue(one, seed),
         "curvlinops + eigsh": lambda seed: peers.curvlinops_norm(one, seed, kind="hessian"),
     }
     return contest("top eigenvalue", one.name, tools, truth=_truth(one.name)[0], targets=wanted)
 
 
 def top_ten(one: Setting) -> list[Row]:
-    """The ten largest Hessian eigenvalues, ours certified to 1e-3; the tenth is compared."""
+    """The ten largest Hessian eigenvalues, ours certified to 1e-3; the worst of the ten is compared.
+
+    PyHessian stops when an eigenvalue moves by less than its tolerance, which says little about its error: it runs
+    once as it comes, and once with the tolerance at which all ten are right to 1e-3.
+    """
+    truth = _truth(one.name)
     tools = {
-        "spherometer": lambda seed: _ours(sm.eigenvalues(sm.Hessian(problem(one)), num=10, rtol=1e-3, seed=seed)),
-        "PyHessian": lambda seed: peers.pyhessian_eigenvalues(one, seed, num=10),
+        "spherometer": lambda seed: _worst(sm.eigenvalues(sm.Hessian(problem(one)), num=10, seed=seed), truth),
+        "PyHessian": lambda seed: peers.pyhessian_top(one, seed, truth),
+        "PyHessian, tol=1e-6": lambda seed: peers.pyhessian_top(one, seed, truth, maxIter=1000, tol=1e-6),
     }
-    truth = _truth(one.name)[9]
-    return contest("10 eigenvalues", one.name, tools, truth=truth, repeats=1, targets={"PyHessian": "≥ 8"})
+    targets = {"PyHessian, tol=1e-6": "≥ 8"}
+    return contest("10 eigenvalues", one.name, tools, truth=1.0, repeats=1, targets=targets)
+
+
+def hard_spectrum() -> list[Row]:
+    """The largest eigenvalue where the smallest is nearly its negative and the top is a cluster."""
+    size = 3000
+    values = torch.cat([torch.tensor([1.0, 0.995, 0.99, -0.98]), torch.linspace(-0.3, 0.3, size - 4)]).double()
+    mirror = torch.eye(size, dtype=torch.float64) - 2 / size  # of the vector of ones: a rotation that is quickly made
+    matrix = mirror @ (values[:, None] * mirror)
+    tools = {
+        "spherometer": lambda seed: _ours(sm.eigenvalues(matrix, rtol=1e-3, seed=seed)),
+        "power iteration": lambda seed: peers.power_iteration(matrix, seed, tol=1e-3),
+        "power iteration, tol=1e-6": lambda seed: peers.power_iteration(matrix, seed, tol=1e-6),
+    }
+    targets = {"power iteration, tol=1e-6": "≥ 5"}
+    return contest("hard spectrum", "3,000 rows", tools, truth=1.0, targets=targets)
 
 
 def gauss_newton_norm(one: Setting) -> list[Row]:
@@ -107,11 +127,24 @@ def reference(one: Setting) -> sm.Problem:
 
 @cache
 def _truth(name: str) -> list[float]:
-    """Ten largest eigenvalues by ARPACK on float64 products."""
-    operator = sm.Hessian(reference(setting(name)))
-    num = 10 if name == "3FCN" else 1
-    values = eigsh(operator.to_scipy(), k=num, which="LA", tol=1e-6)[0]
-    return sorted(values.tolist(), reverse=True)
+    """Ten largest eigenvalues by ARPACK on float64 products.
+
+    Float64 convolutions are some ten times slower than float32: there the largest alone, from the vectors that float32
+    found, certified in float64.
+    """
+    one = setting(name)
+    double = sm.Hessian(reference(one))
+    if name == "3FCN":
+        return sorted(eigsh(double.to_scipy(), k=10, which="LA", tol=1e-6)[0].tolist(), reverse=True)
+    start = sm.eigenvalues(sm.Hessian(problem(one)), rtol=1e-3, vectors=2, seed=99).vectors
+    return sm.eigenvalues(double, start=start, rtol=1e-4).value.tolist()
+
+
+def _worst(estimate: sm.Estimate, truth: list[float]) -> Outcome:
+    """The eigenvalue that is furthest off, as a multiple of what it should be."""
+    ratios = [float(value) / right for value, right in zip(estimate.value, truth, strict=True)]
+    stated = max(float(error / abs(value)) for value, error in zip(estimate.value, estimate.error, strict=True))
+    return Outcome(max(ratios, key=lambda ratio: abs(ratio - 1)), estimate.products, stated)
 
 
 def _ours(estimate: sm.Estimate) -> Outcome:
