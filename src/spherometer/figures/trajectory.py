@@ -48,7 +48,7 @@ def draw_trajectory(path: Path, steps: Sequence[float], points: Any, *, method: 
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.plot(*places.T, color=RULE, linewidth=0.8, zorder=1)
-    marks = axes.scatter(*places.T, c=list(steps), s=12, cmap="viridis", zorder=2)
+    marks = axes.scatter(places[:, 0], places[:, 1], c=list(steps), s=12, cmap="viridis", zorder=2)
     bar = figure.colorbar(marks, ax=axes, label="step")
     bar.outline.set_visible(False)
     axes.set_xlabel(label, color=INK)
@@ -60,7 +60,7 @@ def draw_trajectory(path: Path, steps: Sequence[float], points: Any, *, method: 
 
 def _umap(table: np.ndarray, seed: int) -> np.ndarray:
     try:
-        from umap import UMAP
+        from umap import UMAP  # type: ignore[import-not-found]
     except ImportError:
         raise ImportError("method='umap' needs umap-learn: pip install umap-learn, or take method='pca'") from None
     found: np.ndarray = UMAP(n_components=2, random_state=seed).fit_transform(table)
