@@ -40,6 +40,12 @@ def _whole(least: int, unset: str) -> PrimitiveConstructorSpec[Any]:
     return _kind("N", read, lambda value: unset if value is None else str(value))
 
 
+def _port(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > 65535:
+        raise ValueError(f"expected a port from 0 to 65535, got {_clipped(text)}")
+    return int(text)
+
+
 def choice(*names: str) -> PrimitiveConstructorSpec[Any]:
     """One of some names."""
 
@@ -78,6 +84,9 @@ CountOrNone = Annotated[int | None, _whole(1, "none")]
 CountOrAuto = Annotated[int | None, _whole(1, "auto")]
 Bytes = Annotated[float, _kind("BYTES", read_bytes, show_bytes)]
 Folder = Annotated[Path, _kind("DIR", Path)]
+PortOrFree = Annotated[
+    int | None, _kind("PORT", _port, lambda value: "8765, or a free one" if value is None else str(value))
+]
 FileOrNone = Annotated[Path | None, _kind("FILE", Path, lambda value: "fresh" if value is None else str(value))]
 FolderOrNone = Annotated[
     Path | None, _kind("DIR", Path, lambda value: "$SPHEROMETER_DATA, ./data" if value is None else str(value))

@@ -57,6 +57,11 @@ COMMANDS = {
             ),
         ),
         Command(
+            "watch",
+            "a live page on this machine that follows the runs in a folder",
+            ("spherometer watch runs", "spherometer watch runs --port 9000"),
+        ),
+        Command(
             "metrics",
             "the catalogue of quantities: symbol, formula, source, cost, options",
             ("spherometer metrics", "spherometer metrics sharpness"),

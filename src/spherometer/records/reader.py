@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -65,10 +65,12 @@ class RunReader:
         found = [dict(zip(columns, row, strict=True)) for row in self._table("status", columns, after=0)]
         return [entry | {"session": json.loads(entry["session"] or "null")} for entry in found]
 
-    def rows(self, *, after: int = 0, names: Iterable[str] | None = None) -> list[tuple[Any, ...]]:
+    def rows(
+        self, *, after: int = 0, names: Iterable[str] | None = None, limit: int | None = None
+    ) -> list[tuple[Any, ...]]:
         """(id, *ROW_COLUMNS) in the order of writing; `after` an id gives what is new since, replaced rows included."""
         wanted = None if names is None else set(names)
-        found = self._table("rows", ("id", *ROW_COLUMNS), after)
+        found = self._table("rows", ("id", *ROW_COLUMNS), after, limit)
         return [row for row in found if wanted is None or row[2] in wanted]
 
     def events(self, *, after: int = 0) -> list[dict[str, Any]]:
@@ -88,16 +90,25 @@ class RunReader:
             raise KeyError(f"{self.folder}: no array {name!r} at step {step}")
         dtype, shape, content, file = found[0]
         if file is not None:
-            return read_tensors(self.folder / file)["content"]
+            path = (self.folder / file).resolve()
+            if not path.is_relative_to(self.folder.resolve()):
+                raise RecordError(f"{self.folder}: array {name!r} points outside its run: do not trust this folder")
+            return read_tensors(path)["content"]
         return np.frombuffer(content, dtype).reshape(json.loads(shape)).copy()
+
+    def count(self, table: Literal["rows", "events", "arrays"], *, until: int) -> int:
+        """How many entries there are up to an id; fewer than were read before means that the run was rewound."""
+        found: int = self._select(f"SELECT COUNT(*) FROM {table} WHERE id <= ?", until)[0][0]
+        return found
 
     def last_step(self) -> int | None:
         """The largest step with a row."""
         found: int | None = self._select("SELECT MAX(step) FROM rows")[0][0]
         return found
 
-    def _table(self, table: str, columns: Iterable[str], after: int) -> list[Any]:
-        return self._select(f"SELECT {', '.join(columns)} FROM {table} WHERE id > ? ORDER BY id", after)
+    def _table(self, table: str, columns: Iterable[str], after: int, limit: int | None = None) -> list[Any]:
+        most = -1 if limit is None else limit
+        return self._select(f"SELECT {', '.join(columns)} FROM {table} WHERE id > ? ORDER BY id LIMIT ?", after, most)
 
     def _select(self, query: str, *values: Any) -> list[Any]:
         with telling(self._path):
