@@ -19,6 +19,7 @@ from spherometer.records.reader import ALIVE
 from spherometer.records.schema import DATABASE
 
 PATIENCE = 0.5  # seconds between two looks at the folder, however many pages ask
+CALM = 5  # and so many times as long as a look takes, where that is longer
 MOST_ROWS = 5000  # in one answer; the page asks again for the rest
 MOST_VALUES = 200  # of one array; a picture shows no more
 TABLES: tuple[Literal["rows", "events", "arrays"], ...] = ("rows", "events", "arrays")
@@ -49,14 +50,16 @@ class Runs:
         if not self.folder.is_dir():
             raise RecordError(f"{self.folder}: expected a folder with runs, found none: look at the path")
         self._known: dict[str, Known] = {}
-        self._turn, self._looked = threading.Lock(), -math.inf
+        self._turn, self._next_look = threading.Lock(), -math.inf
 
     def overview(self) -> list[dict[str, Any]]:
         """One entry for each run, by path: key, label, title, state, message, start, last step, stamp."""
         with self._turn:
-            if time.monotonic() - self._looked > PATIENCE:
+            began = time.monotonic()
+            if began >= self._next_look:
                 self._look()
-                self._looked = time.monotonic()
+                ended = time.monotonic()
+                self._next_look = ended + max(PATIENCE, CALM * (ended - began))
             return [dict(known.told) for known in self._known.values()]
 
     def news(self, key: str, after: Mapping[str, int]) -> dict[str, Any]:
@@ -107,11 +110,9 @@ _EMPTY = {"title": "", "message": "", "started": None, "step": None}
 
 def _told(run: Known, path: Path) -> dict[str, Any] | None:
     """What a run says of itself, from memory unless its file has changed; None for a folder without a manifest."""
-    try:
-        status = path.stat()
-    except OSError:
+    stamp = _stamp(path)
+    if stamp is None:
         return None
-    stamp = f"{status.st_mtime_ns}-{status.st_size}"
     if run.stamp == stamp and run.told["state"] != ALIVE:
         return run.told
     if run.stamp == stamp:
@@ -129,6 +130,16 @@ def _told(run: Known, path: Path) -> dict[str, Any] | None:
     }
     run.stamp = stamp
     return told
+
+
+def _stamp(path: Path) -> str | None:
+    """The number of transactions, which SQLite keeps in bytes 24 to 27 of a file, and the time of the last write."""
+    try:
+        with path.open("rb") as stream:
+            head, status = stream.read(28), os.fstat(stream.fileno())
+    except OSError:
+        return None
+    return f"{head[24:28].hex()}-{status.st_mtime_ns}-{status.st_size}"
 
 
 def _shown(row: tuple[Any, ...]) -> list[Any]:

@@ -1,13 +1,15 @@
-"""Where the numbers of a tracker go: memory, a run folder, and any number of sinks."""
+"""Where the numbers of a tracker go: memory, a run folder with or without a live page, and any number of sinks."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from spherometer.records import Event, Row, RunWriter
 from spherometer.records.schema import rows_of
+from spherometer.training.tracking.live_page import LivePage
 
 Trouble = Literal["raise", "warn"]
 
@@ -29,7 +31,10 @@ class Outlets:
         settings: Callable[[], Mapping[str, Any]],
         seed: int,
         on_error: Trouble,
+        watch: bool = False,
     ) -> None:
+        if watch and run is None:
+            raise ValueError("expected run= with watch=True: the live page reads the folder of the run")
         for sink in sinks:
             if not callable(getattr(sink, "log", sink)):
                 raise TypeError(f"expected sinks with log(dict, step), or functions of these, got {sink!r}")
@@ -42,6 +47,14 @@ class Outlets:
             if run is None or isinstance(run, RunWriter)
             else RunWriter(run, settings=settings(), seed=seed, title="tracked run", on_error=on_error)
         )
+        self.page: LivePage | None = None
+        if watch and self.run is not None:
+            try:
+                self.page = LivePage(self.run.folder)
+            except Exception as error:
+                self.close(error)
+                raise
+            sys.stderr.write(f"spherometer: live page at {self.page.address}\n")
 
     def write(
         self,

@@ -40,6 +40,7 @@ class Tracker:
         every: a number of steps, a Schedule, or "log", "epoch", "jump".
         budget: most tracking time for each second of training, 0.1 for 10 %; measurements wait until they fit.
         run: folder of a new run, or an open RunWriter, that keeps every row.
+        watch: serve the live page of the run, on this machine; `page` is its address.
         sinks: objects with `log(dict, step)`, or functions.
         batch_size: of the training; adds the threshold 2ρ_B/lr of SGD at the cost of a pass of gradient norms.
         trajectory: schedule on which the path of the weights is kept, randomly projected.
@@ -61,6 +62,7 @@ class Tracker:
         *,
         budget: float | None = None,
         run: RunWriter | str | os.PathLike[str] | None = None,
+        watch: bool = False,
         sinks: Sequence[Sink | Callable[[dict[str, float], int], Any]] = (),
         batch_size: int | None = None,
         trajectory: Schedule | int | str | None = None,
@@ -87,7 +89,7 @@ class Tracker:
             probes = [{"metrics": list(probe.requests), "schedule": repr(probe.schedule)} for probe in self._probes]
             return {"conventions": conventions(problem, seed), "probes": probes, "budget": budget, "rtol": rtol}
 
-        self._outlets = Outlets(run, sinks, settings, seed, on_error)
+        self._outlets = Outlets(run, sinks, settings, seed, on_error, watch)
 
     @property
     def rows(self) -> list[Row]:
@@ -98,6 +100,11 @@ class Tracker:
     def events(self) -> list[Event]:
         """Everything that happened so far."""
         return self._outlets.events
+
+    @property
+    def page(self) -> str | None:
+        """Address of the live page, if one was asked for."""
+        return None if self._outlets.page is None else self._outlets.page.address
 
     @property
     def overhead(self) -> float:
