@@ -48,6 +48,7 @@ class Browser:
         os.close(from_child)
         self._numbers, self._heard, self._session = itertools.count(1), b"", ""
         self.complaints: list[str] = []
+        self.requests: list[str] = []
         targets = self.call("Target.getTargets")["targetInfos"]
         tab = next(target["targetId"] for target in targets if target["type"] == "page")
         self._session = self.call("Target.attachToTarget", targetId=tab, flatten=True)["sessionId"]
@@ -128,5 +129,7 @@ class Browser:
             self.complaints.append(json.dumps(told["exceptionDetails"])[:500])
         elif method == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning", "assert"):
             self.complaints.append(json.dumps(told["args"])[:500])
+        elif method == "Network.requestWillBeSent":
+            self.requests.append(told["request"]["url"])
         elif method == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
             self.complaints.append(f"{told['entry']['text']} {told['entry'].get('url', '')}"[:500])

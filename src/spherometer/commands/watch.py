@@ -38,12 +38,11 @@ class Watch:
         """Serve until interrupted."""
         from spherometer.report.live import LiveServer, Runs
 
-        with LiveServer(Runs(self.folder), host=self.host, port=self.port) as server:
+        with suppress(KeyboardInterrupt), LiveServer(Runs(self.folder), host=self.host, port=self.port) as server:
             self._tell(server)
             if self.attached:
                 threading.Thread(target=_end_with_input, args=(server,), daemon=True).start()
-            with suppress(KeyboardInterrupt):
-                server.serve_forever()
+            server.serve_forever()
         return 0
 
     def _tell(self, server: LiveServer) -> None:
