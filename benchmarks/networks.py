@@ -38,7 +38,7 @@ def setting(name: str, *, activation: str | None = None) -> Setting:
     inputs, targets, source = images()
     options = {} if activation is None else {"activation": activation}
     model = build_model(architecture, num_classes=10, input_shape=(3, 32, 32), seed=0, **options)
-    _train(model, inputs, targets, num_steps=150 if name in ("3FCN", "6CNN") else 60)
+    _train(model, inputs, targets, num_steps=150 if name in ("3FCN", "6CNN") else 30)
     return Setting(name, model.eval(), nn.CrossEntropyLoss(), inputs[:batch_size], targets[:batch_size], source)
 
 
