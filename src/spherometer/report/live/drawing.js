@@ -3,6 +3,7 @@ const COLOURS = 10;
 const DASHES = ["solid", "dot", "dashdot", "longdash", "longdashdot"];
 const POINTS = 24000; // of one picture; a line has its share, at most MOST
 const MOST = 1500;
+const MARKS = 8000; // of snapshots in one picture
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const colourOf = (number) => colour(`--run-${number % COLOURS}`);
@@ -70,9 +71,9 @@ const bandOf = (line, points) => {
   };
 };
 
-const eventShapes = (events) => events.slice(-60).map((event, _, all) => ({
+const eventShapes = (events, alone) => events.slice(-60).map((event, _, all) => ({
   type: "line", x0: event.step, x1: event.step, xref: "x", y0: 0, y1: 1, yref: "paper",
-  line: { color: colour("--quiet"), width: 1, dash: "dot" },
+  line: { color: alone ? colour("--quiet") : colourOf(event.run.colour), width: 1, dash: "dot" },
   ...(all.length <= 6 ? { label: { text: plainText(event.name.slice(0, 40)), textangle: -90, textposition: "end",
     xanchor: "right", yanchor: "top", padding: 3, font: { size: 10, color: colour("--quiet") } } } : {}),
 }));
@@ -83,7 +84,7 @@ const goalShape = (value) => ({
 
 const CONFIG = { responsive: true, displayModeBar: false, scrollZoom: false };
 
-const draw = (panel, lines, events) => {
+const draw = (panel, lines, events, alone) => {
   const most = Math.max(60, Math.min(MOST, Math.floor(POINTS / Math.max(1, lines.length))));
   const traces = [];
   for (const line of lines) {
@@ -92,6 +93,6 @@ const draw = (panel, lines, events) => {
     if (line.band && points.some((point) => point.error)) traces.push(bandOf(line, points));
     traces.push(traceOf(line, points));
   }
-  const shapes = [...(panel.events ? eventShapes(events) : []), ...(panel.goal === undefined ? [] : [goalShape(panel.goal)])];
+  const shapes = [...(panel.events ? eventShapes(events, alone) : []), ...(panel.goal === undefined ? [] : [goalShape(panel.goal)])];
   return Plotly.react(panel.plot, traces, layoutOf(panel, shapes), CONFIG);
 };

@@ -1,7 +1,17 @@
 // The list of runs, the cards, the events, and the pulse that keeps everything up to date.
 const EVERY = 1000;
 let folder = "";
-let begun = false;
+let met = false; // the first run
+
+// lr0.05 before lr0.1 before lr0.15, and seed2 before seed10
+const words = (label) => label.split(/(\d+(?:\.\d+)?)/).map((word, place) => (place % 2 ? Number(word) : word));
+const inOrder = (one, other) => {
+  const [left, right] = [words(one.label), words(other.label)];
+  const place = left.findIndex((word, index) => word !== right[index]);
+  if (place < 0) return left.length - right.length;
+  return right[place] === undefined || left[place] > right[place] ? 1 : -1;
+};
+const ordered = () => [...runs.values()].sort(inOrder);
 
 const freeColour = () => {
   const used = new Set(chosenRuns().map((run) => run.colour));
@@ -28,11 +38,11 @@ const remember = () => history.replaceState(null, "", `#${chosenRuns().map((run)
 
 // At first: what the address names; else what is running; else what was started last.
 const chooseAtFirst = () => {
-  const all = [...runs.values()];
-  const named_ = location.hash.slice(1).split(",").filter((key) => runs.has(key));
+  const all = ordered();
+  const asked = location.hash.slice(1).split(",").filter((key) => runs.has(key));
   const going = all.filter((run) => run.told.state === "running").slice(0, 6);
   const newest = all.reduce((best, run) => ((run.told.started || 0) > (best.told.started || 0) ? run : best), all[0]);
-  for (const run of named_.length ? named_.map((key) => runs.get(key)) : going.length ? going : [newest]) choose(run, true);
+  for (const run of asked.length ? asked.map((key) => runs.get(key)) : going.length ? going : [newest]) choose(run, true);
 };
 
 const fits = (run) => {
@@ -67,17 +77,8 @@ const entryOf = (run) => {
   return run.entry;
 };
 
-// lr0.05 before lr0.1 before lr0.15, and seed2 before seed10
-const words = (label) => label.split(/(\d+(?:\.\d+)?)/).map((word, place) => (place % 2 ? Number(word) : word));
-const inOrder = (one, other) => {
-  const [left, right] = [words(one.label), words(other.label)];
-  const place = left.findIndex((word, index) => word !== right[index]);
-  if (place < 0) return left.length - right.length;
-  return right[place] === undefined || left[place] > right[place] ? 1 : -1;
-};
-
 const showList = () => {
-  const all = [...runs.values()].sort(inOrder);
+  const all = ordered();
   const list = byId("runs");
   const entries = all.map(entryOf);
   if (entries.length !== list.childNodes.length || entries.some((entry, place) => entry !== list.childNodes[place])) list.replaceChildren(...entries);
@@ -129,7 +130,7 @@ const showEvents = () => {
 };
 
 const showAll = async () => {
-  byId("cards").replaceChildren(...chosenRuns().map(cardOf));
+  byId("cards").replaceChildren(...chosenRuns().sort(inOrder).map(cardOf));
   showEvents();
   await Promise.all(PANELS.map(drawPanel));
   drawOthers();
@@ -146,7 +147,7 @@ const pulse = async () => {
   const there = new Set(told.runs.map((entry) => entry.key));
   for (const key of runs.keys()) if (!there.has(key)) runs.delete(key);
   told.runs.forEach(meet);
-  if (!begun && runs.size) { begun = true; chooseAtFirst(); }
+  if (!met && runs.size) { met = true; chooseAtFirst(); }
   showList();
   const news = await Promise.all(chosenRuns().map(follow));
   const after = JSON.stringify([...runs.values()].map((run) => [run.key, run.told.state, run.chosen]));
@@ -157,11 +158,16 @@ const pulse = async () => {
 };
 
 let busy = null;
+let rested = 0; // when the next beat may come: a page with much to draw leaves time for its reader
 const beat = () => {
+  const began = performance.now();
   busy = busy || pulse().catch((error) => {
     byId("pulse").textContent = error instanceof TypeError ? "the page's server has gone; start it again" : String(error);
     byId("pulse").classList.add("lost");
-  }).finally(() => { busy = null; });
+  }).finally(() => {
+    busy = null;
+    rested = performance.now() + 2 * (performance.now() - began);
+  });
   return busy;
 };
 const chosenAnew = async () => { remember(); showList(); await busy; await showAll(); await beat(); };
@@ -169,9 +175,9 @@ const chosenAnew = async () => { remember(); showList(); await busy; await showA
 byId("filter").addEventListener("input", showList);
 byId("choose").addEventListener("click", () => {
   say("");
-  const shown = [...runs.values()].filter(fits);
-  for (const run of runs.values()) if (!fits(run)) choose(run, false);
-  for (const run of shown) choose(run, true);
+  const all = ordered();
+  for (const run of all) if (!fits(run)) choose(run, false);
+  for (const run of all) if (fits(run)) choose(run, true);
   chosenAnew();
 });
 byId("clear").addEventListener("click", () => { say(""); for (const run of runs.values()) choose(run, false); chosenAnew(); });
@@ -181,5 +187,5 @@ if (matchMedia("(max-width: 50rem)").matches) byId("drawer").open = false;
 for (const panel of PANELS) mount(panel, byId("panels"));
 for (const panel of PANELS) panel.figure.hidden = true;
 beat();
-setInterval(() => { if (!document.hidden) beat(); }, EVERY);
+setInterval(() => { if (!document.hidden && performance.now() > rested) beat(); }, EVERY);
 document.addEventListener("visibilitychange", () => { if (!document.hidden) beat(); });

@@ -17,7 +17,7 @@ const PANELS = [
   { id: "jacobian", title: "Jacobian norms", takes: matching(/jacobian|^n?mls$/) },
   { id: "impurity", title: "Impurity", takes: matching(/impurity/) },
   { id: "spectrum", title: "Spectrum", takes: matching(/eigenvalues|singular_values/) },
-  { id: "overhead", title: "Tracking time for each second of training", takes: named("tracking_overhead") },
+  { id: "overhead", title: "Tracking time for each second of training", takes: named("tracking_overhead"), log: true },
 ];
 const isHome = (name) => PANELS.some((panel) => panel.takes(name));
 
@@ -71,14 +71,18 @@ const linesOf = (panel, chosen) => {
       lines.push({ label: alone ? label : `${run.label} · ${label}`, group, colour: tone, dash, goal, band: alone && !goal,
         points: pointsOf(series) });
     }
-    if (panel.id === "spectrum") lines.push(...cloudsOf(run, alone));
+    if (panel.id === "spectrum") lines.push(...cloudsOf(run, chosen.length));
   }
   return lines;
 };
 
-// Snapshots: every value of a vector, above the step at which it was taken.
-const cloudsOf = (run, alone) => [...run.snapshots.entries()].filter(([, taken]) => taken.size).map(([name, taken]) => {
-  const all = [...taken.entries()].flatMap(([step, values]) => values.map((value) => [step, value]));
+// Snapshots: every value of a vector, above the step at which it was taken; with many runs, of every second step or so.
+const cloudsOf = (run, numRuns) => [...run.snapshots.entries()].filter(([, taken]) => taken.size).map(([name, taken]) => {
+  const num = [...taken.values()].reduce((sum, values) => sum + values.length, 0);
+  const stride = Math.ceil((num * numRuns) / MARKS);
+  const kept = [...taken.keys()].sort((one, other) => one - other).reverse().filter((_, place) => place % stride === 0);
+  const all = kept.flatMap((step) => taken.get(step).map((value) => [step, value]));
+  const alone = numRuns === 1;
   const tone = colourOf(alone ? 5 : run.colour);
   const label = alone ? name : `${run.label} · ${name}`;
   return { label, group: `${name} (snapshots)`, colour: tone, dash: "solid", cloud: {
@@ -107,7 +111,8 @@ const drawPanel = (panel) => {
   showKey(panel, lines, chosen.length === 1);
   panel.figure.dataset.lines = lines.length;
   panel.figure.dataset.points = lines.reduce((sum, line) => sum + (line.points ? line.points.length : line.cloud.x.length), 0);
-  return draw(panel, lines, chosen.flatMap((run) => [...run.events.values()]).sort((one, other) => one.step - other.step));
+  const events = chosen.flatMap((run) => [...run.events.values()]).sort((one, other) => one.step - other.step);
+  return draw(panel, lines, events, chosen.length === 1);
 };
 
 const others = new Map(); // a panel for each quantity without a home
