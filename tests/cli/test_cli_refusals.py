@@ -57,6 +57,10 @@ LINEAR = ("measure", "digits-linear", "--num", 20, "--threads", 1)
         ),
         (["metrics", "sharp"], "no metric is called 'sharp': did you mean"),
         (["demo", "--steps", "-5"], "--steps: expected a whole number of at least 1, got '-5'"),
+        (["watch"], "expected DIR, got nothing (see spherometer watch --help)"),
+        (["watch", "no-such-folder"], "no-such-folder: expected a folder with runs, found none"),
+        (["watch", ".", "--port", "70000"], "--port: expected a port from 0 to 65535, got '70000'"),
+        (["watch", ".", "--host", "no.such.host.invalid"], "cannot listen at no.such.host.invalid"),
         (["check", "--seed", "x"], "--seed: expected a whole number of at least 0, got 'x'"),
     ],
 )

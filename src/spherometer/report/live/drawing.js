@@ -72,7 +72,7 @@ const bandOf = (line, points) => {
 };
 
 const eventShapes = (events, alone) => events.slice(-60).map((event, _, all) => ({
-  type: "line", x0: event.step, x1: event.step, xref: "x", y0: 0, y1: 1, yref: "paper",
+  type: "line", x0: event.step, x1: event.step, xref: "x", y0: 0, y1: 1, yref: "paper", layer: "below", opacity: 0.6,
   line: { color: alone ? colour("--quiet") : colourOf(event.run.colour), width: 1, dash: "dot" },
   ...(all.length <= 6 ? { label: { text: plainText(event.name.slice(0, 40)), textangle: -90, textposition: "end",
     xanchor: "right", yanchor: "top", padding: 3, font: { size: 10, color: colour("--quiet") } } } : {}),
