@@ -20,6 +20,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_gallery.gen_gallery",
+    "sphinx-mathjax-offline",  # formulas are drawn without the internet
     "catalogue",
     "quantities",
 ]
