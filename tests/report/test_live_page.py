@@ -99,12 +99,12 @@ def test_an_unchanged_run_is_not_read_again(tmp_path: Path, monkeypatch: pytest.
         run.write(1, {"loss": 1.0})
     runs = Runs(tmp_path)
     before = runs.overview()
-    monkeypatch.setattr(RunReader, "_select", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(RunReader, "_read", lambda *_: pytest.fail("read again"))
     assert runs.overview() == before
 
 
 def test_a_long_run_comes_in_pieces(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(runs_module, "MOST_ROWS", 7)
+    monkeypatch.setattr(runs_module, "MOST", 7)
     with RunWriter(tmp_path / "run") as run:
         for step in range(20):
             run.write(step, {"loss": float(step)})

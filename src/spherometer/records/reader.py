@@ -6,10 +6,10 @@ import json
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,23 @@ from spherometer.records.schema import DATABASE, ROW_COLUMNS, VERSION
 from spherometer.records.tensors import read_tensors
 
 ALIVE = "running"
+COLUMNS = {
+    "rows": ("id", *ROW_COLUMNS),
+    "events": ("id", "step", "name", "text", "details", "time"),
+    "arrays": ("id", "step", "name"),
+}
+T = TypeVar("T")
+
+
+class News(NamedTuple):
+    """New entries of a table, the last id among them, and how many entries there are up to it.
+
+    Whoever has read more than `held` entries has read some that a rewind took back, and begins again.
+    """
+
+    entries: list[tuple[Any, ...]]
+    last: int
+    held: int
 
 
 def find_runs(folder: str | Path) -> list[RunReader]:
@@ -65,23 +82,21 @@ class RunReader:
         found = [dict(zip(columns, row, strict=True)) for row in self._table("status", columns, after=0)]
         return [entry | {"session": json.loads(entry["session"] or "null")} for entry in found]
 
-    def rows(
-        self, *, after: int = 0, names: Iterable[str] | None = None, limit: int | None = None
-    ) -> list[tuple[Any, ...]]:
+    def rows(self, *, after: int = 0, names: Iterable[str] | None = None) -> list[tuple[Any, ...]]:
         """(id, *ROW_COLUMNS) in the order of writing; `after` an id gives what is new since, replaced rows included."""
         wanted = None if names is None else set(names)
-        found = self._table("rows", ("id", *ROW_COLUMNS), after, limit)
+        found = self._table("rows", COLUMNS["rows"], after)
         return [row for row in found if wanted is None or row[2] in wanted]
 
     def events(self, *, after: int = 0) -> list[dict[str, Any]]:
         """What happened, in the order of writing."""
-        columns = ("id", "step", "name", "text", "details", "time")
+        columns = COLUMNS["events"]
         found = [dict(zip(columns, row, strict=True)) for row in self._table("events", columns, after)]
         return [entry | {"details": json.loads(entry["details"])} for entry in found]
 
     def arrays(self, *, after: int = 0) -> list[tuple[int, int, str]]:
         """(id, step, name) of every array."""
-        return self._table("arrays", ("id", "step", "name"), after)
+        return self._table("arrays", COLUMNS["arrays"], after)
 
     def array(self, step: int, name: str) -> np.ndarray:
         """One array, from the database or from its file."""
@@ -96,31 +111,49 @@ class RunReader:
             return read_tensors(path)["content"]
         return np.frombuffer(content, dtype).reshape(json.loads(shape)).copy()
 
-    def count(self, table: Literal["rows", "events", "arrays"], *, until: int) -> int:
-        """How many entries there are up to an id; fewer than were read before means that the run was rewound."""
-        found: int = self._select(f"SELECT COUNT(*) FROM {table} WHERE id <= ?", until)[0][0]
-        return found
+    def news(self, after: Mapping[str, int], *, limit: int) -> dict[str, News]:
+        """Of rows, events and arrays at most so many entries after an id each, all as of one moment.
+
+        Example:
+            >>> reader.news({"rows": 120, "events": 3, "arrays": 0}, limit=1000)["rows"].entries
+        """
+
+        def work(connection: sqlite3.Connection) -> dict[str, News]:
+            found = {}
+            for table, columns in COLUMNS.items():
+                query = f"SELECT {', '.join(columns)} FROM {table} WHERE id > ? ORDER BY id LIMIT ?"
+                entries = connection.execute(query, (after[table], limit)).fetchall()
+                last = entries[-1][0] if entries else after[table]
+                held = connection.execute(f"SELECT COUNT(*) FROM {table} WHERE id <= ?", (last,)).fetchone()[0]
+                found[table] = News(entries, last, held)
+            return found
+
+        return self._read(work)
 
     def last_step(self) -> int | None:
         """The largest step with a row."""
         found: int | None = self._select("SELECT MAX(step) FROM rows")[0][0]
         return found
 
-    def _table(self, table: str, columns: Iterable[str], after: int, limit: int | None = None) -> list[Any]:
-        most = -1 if limit is None else limit
-        return self._select(f"SELECT {', '.join(columns)} FROM {table} WHERE id > ? ORDER BY id LIMIT ?", after, most)
+    def _table(self, table: str, columns: Iterable[str], after: int) -> list[Any]:
+        return self._select(f"SELECT {', '.join(columns)} FROM {table} WHERE id > ? ORDER BY id", after)
 
     def _select(self, query: str, *values: Any) -> list[Any]:
+        return self._read(lambda connection: connection.execute(query, values).fetchall())
+
+    def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """What `work` finds in one transaction: nothing changes between its questions."""
         with telling(self._path):
             for connection in self._connections():
                 try:
                     with closing(connection):
-                        return connection.execute(query, values).fetchall()
+                        connection.execute("BEGIN")
+                        return work(connection)
                 except sqlite3.OperationalError as error:
                     if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
                         raise
             with tempfile.TemporaryDirectory() as copy, closing(self._copied(Path(copy))) as connection:
-                return connection.execute(query, values).fetchall()
+                return work(connection)
 
     def _connections(self) -> Iterator[sqlite3.Connection]:
         """For writing if that is allowed: what a killed writer had begun must be rolled back before reading."""

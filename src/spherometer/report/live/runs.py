@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +20,8 @@ from spherometer.records.schema import DATABASE
 
 PATIENCE = 0.5  # seconds between two looks at the folder, however many pages ask
 CALM = 5  # and so many times as long as a look takes, where that is longer
-MOST_ROWS = 5000  # in one answer; the page asks again for the rest
+MOST = 5000  # rows, events or arrays in one answer; the page asks again for the rest
 MOST_VALUES = 200  # of one array; a picture shows no more
-TABLES: tuple[Literal["rows", "events", "arrays"], ...] = ("rows", "events", "arrays")
 
 
 @dataclass
@@ -68,18 +67,14 @@ class Runs:
         `held` counts what the run holds up to the last of them: a page that holds another number was overtaken by a
         rewind, and starts again.
         """
-        reader = self._known[key].reader
-        rows = reader.rows(after=after["rows"], limit=MOST_ROWS)
-        events, arrays = reader.events(after=after["events"]), reader.arrays(after=after["arrays"])
-        ids = ([row[0] for row in rows], [event["id"] for event in events], [array[0] for array in arrays])
-        last = {table: max(found, default=after[table]) for table, found in zip(TABLES, ids, strict=True)}
+        found = self._known[key].reader.news(after, limit=MOST)
         return {
-            "rows": [_shown(row) for row in rows],
-            "events": [[event["step"], event["name"], event["text"]] for event in events],
-            "arrays": [[step, name] for _, step, name in arrays],
-            "last": last,
-            "held": {table: reader.count(table, until=last[table]) for table in TABLES},
-            "more": len(rows) == MOST_ROWS,
+            "rows": [_shown(row) for row in found["rows"].entries],
+            "events": [[step, name, text] for _, step, name, text, *_ in found["events"].entries],
+            "arrays": [[step, name] for _, step, name in found["arrays"].entries],
+            "last": {table: news.last for table, news in found.items()},
+            "held": {table: news.held for table, news in found.items()},
+            "more": any(len(news.entries) == MOST for news in found.values()),
         }
 
     def snapshot(self, key: str, step: int, name: str) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from spherometer.records import RecordError
+from spherometer.records.reader import COLUMNS
 from spherometer.report.live.document import document
-from spherometer.report.live.runs import TABLES, Runs
+from spherometer.report.live.runs import Runs
 
 PORT = 8765  # where the page is if nobody says otherwise and the place is free
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -141,7 +142,7 @@ class Handler(BaseHTTPRequestHandler):
 Query = dict[str, str]
 ANSWERS: dict[str, Callable[[Runs, Query], Any]] = {
     "/runs": lambda runs, _: {"folder": str(runs.folder), "runs": runs.overview()},
-    "/news": lambda runs, query: runs.news(query["key"], {table: _whole(query.get(table, "0")) for table in TABLES}),
+    "/news": lambda runs, query: runs.news(query["key"], {table: _whole(query.get(table, "0")) for table in COLUMNS}),
     "/array": lambda runs, query: runs.snapshot(query["key"], _whole(query["step"]), query["name"]),
 }
 
