@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from cli_outcomes import assert_refused
 
 from spherometer.commands.edge import Edge, reach_edge, reading
+from spherometer.records import RunReader
 
 
 def test_a_short_demo_writes_one_whole_page_and_touches_nothing_else(run, tmp_path: Path):
@@ -41,6 +43,17 @@ def test_the_demo_as_json_is_the_same_twice(run):
         for entry in found["measurements"].values():
             entry.pop("seconds")
     assert first == second
+
+
+def test_a_watched_demo_keeps_its_run(run, tmp_path: Path):
+    outcome = run("demo", "--steps", 6, "--every", 3, "--json", "--out", "watched", "--watch")
+    assert re.fullmatch(r"spherometer: live page at http://127\.0\.0\.1:\d+/\n", outcome.err)
+    rows = json.loads(outcome.out)["rows"]
+    assert [row["step"] for row in rows] == [0, 3, 6]
+    reader = RunReader(tmp_path / "watched" / "run")
+    assert reader.state == "done"
+    assert [row[4] for row in reader.rows(names=["sharpness"])] == [row["sharpness"] for row in rows]
+    assert_refused(run("demo", "--steps", 6, "--out", "watched", "--watch"), "holds a run already (done)")
 
 
 def test_an_interrupted_demo_leaves_nothing(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

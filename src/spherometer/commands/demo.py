@@ -30,6 +30,8 @@ class Demo:
     """of the weights at the start and of random vectors"""
     threads: CountOrAuto = 1
     """processor threads; for a network this small more of them only wait for each other"""
+    watch: bool = False
+    """follow the run on a live page, and keep it in the folder"""
     json: bool = False
     """print JSON instead of a table"""
 
@@ -45,8 +47,9 @@ class Demo:
         from spherometer.commands.page import write_page
         from spherometer.commands.tables import measurement_table
 
-        with threads(self.threads), _bar(self.steps) as watch:
-            edge = reach_edge(num_steps=self.steps, every=self.every, seed=self.seed, watch=watch)
+        kept = self.out / "run" if self.watch else None
+        with threads(self.threads), _bar(self.steps) as show_row:
+            edge = reach_edge(num_steps=self.steps, every=self.every, seed=self.seed, watch=show_row, run=kept)
         write_page(edge, page)
         if self.json:
             show_json({"page": str(page), "reading": reading(edge), **edge.to_dict()})
@@ -57,6 +60,7 @@ class Demo:
                 reading(edge),
                 "",
                 f"The curve, the spectrum and the table: {page}",
+                *([f"The run, for spherometer watch: {kept}"] if kept else []),
             )
         return 0
 

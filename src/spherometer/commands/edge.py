@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -12,8 +14,10 @@ from spherometer.estimators import SpectralDensity, spectral_density
 from spherometer.metrics import Measurements, measure
 from spherometer.operators import Hessian
 from spherometer.problems import HalfSquaredError, Problem
+from spherometer.records import RunWriter
 from spherometer.training import Tracker, gradient_descent
 from spherometer.training.tracking import Every
+from spherometer.values import Estimate
 from spherometer.zoo import build_model, load_data, rescale_inputs
 
 LEARNING_RATE = 0.1
@@ -90,23 +94,34 @@ class Edge:
         }
 
 
-def reach_edge(*, num_steps: int, every: int, seed: int, watch: Callable[[Row], None] = lambda _: None) -> Edge:
-    """Train tanh 64-64-64-10 on a thousand digits with ½‖f − y‖²; measure once in so many steps, more at the end."""
+def reach_edge(
+    *, num_steps: int, every: int, seed: int, watch: Callable[[Row], None] = lambda _: None, run: Path | None = None
+) -> Edge:
+    """Train tanh 64-64-64-10 on a thousand digits with ½‖f − y‖²; measure once in so many steps, more at the end.
+
+    Args:
+        run: folder that keeps the run, and is shown on a live page meanwhile.
+    """
     began = time.perf_counter()
     dataset = rescale_inputs(load_data("digits", num=NUM_SAMPLES), -1, 1)
     problem = Problem(build_model("digits-mlp", seed=seed), HalfSquaredError(), dataset.tensors)
     rows: list[Row] = []
     request, schedule = f"top_eigenvalues:num={NUM_TRACKED}:rtol={RTOL}", Every(every) | Every(num_steps)
-    tracker = Tracker(problem, request, schedule, on_error="raise", seed=seed)
-    for step in gradient_descent(problem, learning_rate=LEARNING_RATE, num_steps=num_steps):
-        seen = len(tracker.rows)
-        tracker.step(loss=step.loss, step=step.number)
-        if len(tracker.rows) > seen:
-            top = tracker.rows[seen]
-            assert top.value is not None
-            assert top.error is not None
-            rows.append(Row(step.number, step.loss, top.value, top.error, top.products))
-            watch(rows[-1])
+    settings = {"learning_rate": LEARNING_RATE, "steps": num_steps, "every": every}
+    with nullcontext() if run is None else RunWriter(run, settings=settings, seed=seed, title="demo") as kept:
+        tracker = Tracker(problem, request, schedule, run=kept, watch=kept is not None, on_error="raise", seed=seed)
+        for step in gradient_descent(problem, learning_rate=LEARNING_RATE, num_steps=num_steps):
+            seen = len(tracker.rows)
+            tracker.step(loss=step.loss, step=step.number)
+            if len(tracker.rows) > seen:
+                top = tracker.rows[seen]
+                assert top.value is not None
+                assert top.error is not None
+                rows.append(Row(step.number, step.loss, top.value, top.error, top.products))
+                watch(rows[-1])
+                if kept is not None:
+                    sharpness = Estimate(top.value, top.error, source="solver")
+                    kept.write(step.number, {"sharpness": sharpness, "gradient_descent_threshold": 2 / LEARNING_RATE})
     return Edge(
         rows,
         measure(problem, METRICS, seed=seed),
