@@ -91,6 +91,19 @@ def test_a_finished_run_is_drawn_in_every_panel(page, tmp_path: Path):
     assert browser.evaluate("document.getElementById('others').hidden")
 
 
+def test_a_logarithmic_axis_leaves_out_what_it_cannot_show(page, tmp_path: Path):
+    server, browser = page
+    with RunWriter(tmp_path / "run") as run:
+        for step, value in enumerate([1.0, 0.0, -1.0, 0.1, float("nan"), 0.01]):
+            run.write(step, {"training_loss": value})
+    browser.open(server.address)
+    browser.wait_for(f"{drawn('loss')} > 0")
+    values = "JSON.stringify(document.querySelector('[data-panel=loss] .plot').data[0].y)"
+    assert json.loads(browser.evaluate(values)) == [1, None, None, 0.1, None, 0.01]
+    browser.evaluate("document.querySelector('[data-panel=loss] button').click()")
+    assert json.loads(browser.evaluate(values)) == [1, 0, -1, 0.1, None, 0.01]
+
+
 def test_a_page_of_no_runs_waits_for_the_first(page, tmp_path: Path):
     server, browser = page
     browser.open(server.address)

@@ -61,8 +61,11 @@ const traceOf = (line, points) => ({
   hovertemplate: "%{fullData.name}<br>step %{x}: %{text}<extra></extra>",
 });
 
-const bandOf = (line, points) => {
-  const sure = points.filter((point) => point.value !== null && point.error !== null);
+// A logarithmic axis has no place for zero: the line has a gap there, and a band that reaches it is left out.
+const positive = (point) => (point.value > 0 ? point : { ...point, value: null });
+
+const bandOf = (line, points, log) => {
+  const sure = points.filter((point) => point.value !== null && point.error !== null && (!log || point.value > point.error));
   const back = [...sure].reverse();
   return {
     type: "scatter", mode: "lines", fill: "toself", fillcolor: soft(line.colour), line: { width: 0 }, hoverinfo: "skip",
@@ -89,8 +92,8 @@ const draw = (panel, lines, events, alone) => {
   const traces = [];
   for (const line of lines) {
     if (line.cloud) { traces.push(line.cloud); continue; }
-    const points = thin(line.points, most);
-    if (line.band && points.some((point) => point.error)) traces.push(bandOf(line, points));
+    const points = thin(panel.log ? line.points.map(positive) : line.points, most);
+    if (line.band && points.some((point) => point.error)) traces.push(bandOf(line, points, panel.log));
     traces.push(traceOf(line, points));
   }
   const shapes = [...(panel.events ? eventShapes(events, alone) : []), ...(panel.goal === undefined ? [] : [goalShape(panel.goal)])];

@@ -153,7 +153,7 @@ const pulse = async () => {
   const after = JSON.stringify([...runs.values()].map((run) => [run.key, run.told.state, run.chosen]));
   if (news.some(Boolean) || before !== after) await showAll();
   const going = told.runs.filter((entry) => entry.state === "running").length;
-  byId("pulse").textContent = `${told.runs.length} runs, ${going} running · ${new Date().toLocaleTimeString()}`;
+  byId("pulse").textContent = `${told.runs.length} run${told.runs.length === 1 ? "" : "s"}, ${going} running · ${new Date().toLocaleTimeString()}`;
   byId("pulse").classList.remove("lost");
 };
 
