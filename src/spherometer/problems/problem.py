@@ -16,7 +16,6 @@ from spherometer.problems.batches import as_batches, fingerprint, num_samples, p
 from spherometer.problems.losses import (
     Count,
     Loss,
-    check_is_mean,
     check_reduction,
     check_targets,
     count_terms,
@@ -24,51 +23,11 @@ from spherometer.problems.losses import (
     on_device,
 )
 from spherometer.problems.modes import BatchNorm, differentiating, measuring_mode
+from spherometer.problems.pieces import Evaluation, NonFiniteError, Piece, State
+from spherometer.problems.trial import halves_agree, refuse_unusable
 from spherometer.problems.weights import flatten, selected_names, unflatten
 
 Forward = Callable[[nn.Module, Any], tuple[Any, Any]]
-
-
-class NonFiniteError(FloatingPointError):
-    """The loss or a gradient is not a finite number; the message names the batch."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A batch, or some of its samples, on the problem's device: the unit of work of every measurement."""
-
-    index: int
-    content: Any
-    start: int = 0  # the first of its samples, counted in its batch
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """One forward pass: mean loss over the piece's terms, their number, and what the loss was computed from."""
-
-    loss: Tensor
-    count: float
-    outputs: Any
-    targets: Any
-
-
-@dataclass(frozen=True)
-class State:
-    """The point in weight space a measurement is made at: a copy, so that training may go on beside it."""
-
-    names: tuple[str, ...]
-    weights: tuple[Tensor, ...]
-    fixed: dict[str, Tensor]
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """Every weight and buffer of the model by name."""
-        return dict(zip(self.names, self.weights, strict=True)) | self.fixed
-
-    @property
-    def vector(self) -> Tensor:
-        """The chosen weights as one flat vector."""
-        return flatten([weight.detach() for weight in self.weights])
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +80,7 @@ class Problem:
             raise ValueError(f"expected memory as a positive number of bytes, got {self.memory}")
         check_reduction(self.loss)
         self.names, self.batches  # noqa: B018  these refuse what cannot be measured
-        self._refuse_unusable()
+        refuse_unusable(self)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -175,7 +134,7 @@ class Problem:
     def splittable(self) -> bool:
         """Whether a batch may be cut into pieces without changing the mean: its samples do not see each other."""
         mixes = self.batchnorm == "train" and any(isinstance(m, _NormBase) for m in self.model.modules())
-        return not mixes and self.dropout is None and self._halves_agree()
+        return not mixes and self.dropout is None and halves_agree(self)
 
     def select(self, parameters: str | Sequence[str]) -> Problem:
         """The same loss as a function of other parameters, the rest held fixed."""
@@ -215,7 +174,7 @@ class Problem:
     def pieces(self, size: int | None = None) -> Iterator[Piece]:
         """Every batch in order, cut into pieces of at most `size` samples where that changes nothing."""
         for index, content in enumerate(replay(self.batches)):
-            self._refuse_changed(index, content)
+            self.refuse_changed(index, content)
             whole = placed(content, self.device, self.precision)
             total = num_samples(whole) if self.splittable else None
             if size is None or total is None or total <= size:
@@ -293,24 +252,6 @@ class Problem:
         twin.__dict__.update(kept | learned | changes | {"_seen": {}})
         return twin
 
-    def _halves_agree(self) -> bool:
-        """Whether the loss of a few samples is the mean over their halves; a contrastive loss, say, is not."""
-        whole = next(replay(self.batches))
-        size = min(8, num_samples(whole) or 0)
-        if size < 2:
-            return size == 1  # a single sample sees nobody
-        state, ends = self.state(), [(0, size), (0, size // 2), (size // 2, size)]
-        with torch.no_grad():
-            parts = [
-                self.evaluate(state, Piece(0, placed(take(whole, *end), self.device, self.precision))) for end in ends
-            ]
-        together, *halves = parts
-        mean = sum(float(half.loss) * half.count for half in halves)
-        rounding = torch.finfo(self.precision).eps ** 0.75  # 6e-6 in float32, 2e-12 in float64
-        return abs(mean - float(together.loss) * together.count) <= rounding * abs(mean) and (
-            sum(half.count for half in halves) == together.count
-        )
-
     def _copied(self, tensor: Tensor) -> Tensor:
         copy = tensor.detach().clone()
         return copy.to(self.precision) if copy.is_floating_point() else copy
@@ -320,7 +261,8 @@ class Problem:
             self.model, batchnorm=self.batchnorm, dropout=self.dropout, index=index, device=self.device
         )
 
-    def _refuse_changed(self, index: int, content: Any) -> None:
+    def refuse_changed(self, index: int, content: Any) -> None:
+        """Refuse a batch that is not what it was in an earlier pass."""
         if isinstance(self.batches, list):
             return
         if self._seen.setdefault(index, mark := fingerprint(content)) != mark:
@@ -328,38 +270,6 @@ class Problem:
                 f"data changed between passes (batch {index}): curvature needs the same samples in every pass; "
                 "switch shuffling and augmentation off, or freeze one pass with list(loader)"
             )
-
-    def _refuse_unusable(self) -> None:
-        """A trial on a few samples: finite weights, a scalar mean, the same answer twice."""
-        for name, tensor in self.model.named_parameters():
-            if not torch.isfinite(tensor).all():
-                raise NonFiniteError(f"parameter {name!r} holds values that are not finite: nothing can be measured")
-        first = next(replay(self.batches), None)
-        if first is None:
-            raise ValueError("expected data with at least one batch, got none")
-        self._refuse_changed(0, first)
-        self._refuse_changed(0, first if isinstance(self.batches, list) else next(replay(self.batches)))
-        size = num_samples(first)
-        trial = Piece(0, placed(first if size is None else take(first, 0, 8), self.device, self.precision))
-        state = self.state()
-        with torch.no_grad():
-            once = self.evaluate(state, trial)
-            with torch.random.fork_rng(devices=[]):
-                torch.rand(1)  # another place in the random stream: only a random model can tell
-                twice = self.evaluate(state, trial)
-            if not torch.equal(once.loss, twice.loss):
-                raise ValueError(
-                    f"expected the same loss twice at the same weights, got {float(once.loss):.9g} and "
-                    f"{float(twice.loss):.9g}: the model draws random numbers even in eval mode; "
-                    "switch that off, or replay it with Problem(..., dropout=seed)"
-                )
-            check_is_mean(self.criterion, once.outputs, once.targets)
-        with differentiating():
-            if not self.evaluate(state, trial).loss.requires_grad:
-                raise ValueError(
-                    f"the loss does not depend on the chosen parameters ({', '.join(self.names[:3])}, ...): "
-                    "look for detach() or no_grad() in the model, or choose parameters that it uses"
-                )
 
     def _refuse_bad_vector(self, vector: Tensor) -> None:
         if tuple(vector.shape) != (self.num_parameters,):

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spherometer.problems import NonFiniteError, Piece, Problem
-from spherometer.problems.problem import State
+from spherometer.problems import NonFiniteError, Piece, Problem, State
 
 
 @dataclass(frozen=True)
