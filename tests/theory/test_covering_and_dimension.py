@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from covering_cases import uniform
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from assertions import assert_honest
 from spherometer.theory import Cube, Sphere, covering_radius, levina_bickel, neighbours, two_nearest_neighbours
@@ -28,6 +29,29 @@ def test_blocks_find_the_neighbours_of_all_pairs(monkeypatch, block, num):
     torch.testing.assert_close(dense.gather(1, indices), distances, rtol=1e-9, atol=0)
     own = (points[:, None] - points).norm(dim=2).fill_diagonal_(torch.inf).sort(1).values[:, :num]
     torch.testing.assert_close(nearest_neighbours(points, points, num, same=True)[0], own, rtol=1e-9, atol=0)
+
+
+class LargestTensor(TorchDispatchMode):
+    """The most numbers that one tensor made inside the block holds."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        made = result if isinstance(result, tuple | list) else [result]
+        self.numel = max([self.numel, *(part.numel() for part in made if isinstance(part, torch.Tensor))])
+        return result
+
+
+def test_no_tensor_holds_all_pairs(monkeypatch):
+    monkeypatch.setattr(neighbours, "BLOCK", 8000)
+    points = torch.randn(1000, 3, generator=generator(0), dtype=torch.float64)
+    with LargestTensor() as largest:
+        nearest_neighbours(points, points, 10, same=True)
+    assert largest.numel <= 2 * 1000 * 10  # the answer holds 10 a point
+    with LargestTensor() as largest:
+        torch.cdist(points, points)
+    assert largest.numel == 1000**2
 
 
 def exact_on_the_interval(samples):

@@ -20,7 +20,8 @@ def nearest_neighbours(queries: Tensor, points: Tensor, num: int = 1, *, same: b
     lengths = points.square().sum(1)
     candidates = min(num + SPARE, len(points) - same)
     height = max(1, BLOCK // max(len(points), candidates * points.shape[1]))
-    distances, indices = [], []
+    distances = queries.new_empty(len(queries), num)
+    indices = torch.empty(len(queries), num, dtype=torch.long, device=queries.device)
     for start in range(0, len(queries), height):
         block = queries[start : start + height]
         scores = torch.addmm(lengths, block, points.T, alpha=-2)
@@ -29,6 +30,6 @@ def nearest_neighbours(queries: Tensor, points: Tensor, num: int = 1, *, same: b
             scores[own, start + own] = torch.inf
         index = scores.topk(candidates, largest=False, sorted=False).indices
         apart, order = (block[:, None] - points[index]).norm(dim=2).sort(1)
-        distances.append(apart[:, :num])
-        indices.append(index.gather(1, order)[:, :num])
-    return torch.cat(distances), torch.cat(indices)
+        distances[start : start + height] = apart[:, :num]
+        indices[start : start + height] = index.gather(1, order)[:, :num]
+    return distances, indices
