@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from covering_cases import CASES, assert_promise_kept, covering_radii
+from scipy.optimize import brentq
 from scipy.stats import beta
 
 from spherometer.theory import Cube, Manifold, Pushforward, Sphere
@@ -73,11 +74,35 @@ def test_inside_its_range_the_corrected_form_satisfies_the_argument(d, gamma):
     assert seen >= 4
 
 
+@pytest.mark.parametrize(
+    ("support", "num", "eps"), [(Cube(2), 200, 0.1), (Cube(6), 10**6, 0.4), (Sphere(3), 900, 1e-6)]
+)
+def test_solved_is_where_the_inequality_turns(support, num, eps):
+    def excess(t):
+        return (1 - support.ball_probability(t)) ** num / support.ball_probability(t / 2) - eps
+
+    root = brentq(excess, 0.05, 0.9, xtol=1e-13)
+    assert support.radius(num, eps).value == pytest.approx(2 * root, rel=1e-9)
+
+
+@pytest.mark.parametrize("num", range(1, 12))
+def test_two_points_reach_the_promise_exactly(num):
+    """Half the mass at 0, half at 1: a draw misses one with probability 2^{1−N}, just what the proof says."""
+    pair = Manifold(lambda r: 0.5 if r < 1 else 1.0, dimension=1, diameter=1)
+    missed = 2.0 ** (1 - num)
+    if num > 1:
+        assert pair.radius(num, missed * (1 + 1e-9)).value == pytest.approx(0, abs=1e-12)
+    assert pair.radius(num, missed * (1 - 1e-9)).value == 1
+
+
 @pytest.mark.parametrize("d", [1, 2, 5])
 def test_best_gamma_beats_every_other(d):
     for form in ("printed", "corrected"):
         best = Sphere(d).radius(10**5, 0.1, form)
         others = [Sphere(d, gamma=g / 100).radius(10**5, 0.1, form) for g in range(1, 100)]
+        for num in range(1, 2000):
+            found = Sphere(d).radius(num, 0.1, form)
+            assert found.in_range or "must be at most 0.25" in found.reason or "must be at most 1," in found.reason
         assert best.in_range
         assert best.value <= min(other.value for other in others)
 
@@ -157,6 +182,7 @@ def test_the_promise_can_be_broken():
         (lambda: Cube(2.5), "whole number.*round"),
         (lambda: Sphere(2, gamma=1.0), "gamma must lie strictly between"),
         (lambda: Cube(2).radii(0, 0.1), "num_samples must be at least 1, got 0"),
+        (lambda: Cube(2).radii(2**2000, 0.1), "num_samples must be at most"),
         (lambda: Cube(2).radii(10, 0.0), "epsilon must lie strictly between 0 and 1, got 0.0"),
         (lambda: Cube(2).radii(10, 1.0), "epsilon"),
         (lambda: Cube(2).radii(10, math.nan), "epsilon"),

@@ -39,7 +39,8 @@ class Support(ABC):
 
     def radius(self, num_samples: int, epsilon: float, form: Form = "solved") -> Radius:
         """The delta-good radius of `num_samples` independent samples in one form."""
-        arguments.whole("num_samples", num_samples)
+        if arguments.whole("num_samples", num_samples) > MAX_SAMPLES:
+            raise ValueError("num_samples must be at most 2^1000")
         arguments.probability("epsilon", epsilon)
         if form == "solved":
             ball = smallest(lambda t: self._enough(t, num_samples, epsilon), self.diameter)
@@ -195,8 +196,8 @@ class Manifold(Support):
         ball = smallest(lambda t: self.ball_probability(t) >= level, self.diameter)
         if not math.isfinite(ball):
             return ball, f"no ball has the probability {level:.3g}"
-        halved = 2**self.dimension * self.ball_probability(ball / 2)
-        if form == "corrected" and self.ball_probability(ball) > halved * (1 + 1e-9):
+        full, half = self.ball_probability(ball), self.ball_probability(ball / 2)
+        if form == "corrected" and (half <= 0 or math.log2(full / half) > self.dimension + 1e-9):
             return ball, f"halving the radius {ball:.3g} divides the ball's volume by more than 2^{self.dimension}"
         return ball, ""
 
