@@ -99,7 +99,7 @@ class Measurements(Mapping[str, Measurement]):
 
 def measure(
     problem: Problem,
-    names: Iterable[str],
+    names: str | Iterable[str],
     *,
     seed: int = 0,
     data_groups: int | None = None,
@@ -108,7 +108,7 @@ def measure(
     """Measure named quantities of a problem.
 
     Args:
-        names: of the catalogue `metrics()`, with options as "name:option=value".
+        names: one or several of the catalogue `metrics()`, with options as "name:option=value".
         data_groups: leave out one group of data after the other and give a 95 % interval over data samples
             (delete-a-group jackknife; whole batches are the unit where samples see each other). Costs that many
             measurements more.
@@ -118,7 +118,7 @@ def measure(
         >>> m = measure(problem, ["sharpness", "hessian_trace"], seed=0)
         >>> m["sharpness"].value, m["sharpness"].error
     """
-    requests = {name: parse(name) for name in names}
+    requests = {name: parse(name) for name in ([names] if isinstance(names, str) else names)}
     bench = bench_for(problem, requests, seed=seed)
     estimates = measured_on(bench, requests, progress)
     if data_groups is not None:

@@ -380,3 +380,20 @@ def test_a_full_disk_does_not_stop_the_training(tmp_path):
         connection.execute("PRAGMA max_page_count = 1000000")
     assert len(tracker.series("loss")) == 300
     assert sm.read_runs(tmp_path, names=["loss"]).height == 300
+
+
+def test_a_loss_with_history_is_taken_without_a_warning():
+    problem = sm.Problem(model_of("plain"), nn.CrossEntropyLoss(), data())
+    tracker = sm.Tracker(problem, ["loss"], every=1)
+    torch.set_warn_always(True)  # else torch warns once in a process, perhaps before this test
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            tracker.step(loss=torch.tensor(1.5, requires_grad=True) * 2)
+    finally:
+        torch.set_warn_always(False)
+
+
+def test_measure_takes_one_name_as_the_tracker_does():
+    problem = sm.Problem(model_of("plain"), nn.CrossEntropyLoss(), data())
+    assert list(sm.measure(problem, "loss")) == ["loss"]

@@ -127,7 +127,7 @@ class Tracker:
         began = time.perf_counter()
         self.number = self.number + 1 if step is None else step
         self._optimizer = optimizer
-        value = None if loss is None else float(loss)
+        value = float(loss.detach() if isinstance(loss, Tensor) else loss) if loss is not None else None
         usual, happened = self._watch.usual_loss, []
         if value is not None:
             happened = list(self._watch.see_loss(self.number, value))
