@@ -31,6 +31,12 @@ def test_each_command_explains_itself(run, name):
     for example in COMMANDS[name].examples:
         assert f"  $ {example}\n" in outcome.out
     assert "--json" in outcome.out
+    words_before_options = outcome.out.partition("examples:")[0]
+    assert "\n " not in words_before_options
+
+
+def test_what_may_be_left_out_is_in_brackets(run):
+    assert "usage: spherometer metrics [-h] [NAME] [--json]" in run("metrics", "--help").out
 
 
 def test_help_of_measure_in_full_words(run):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Metrics:
     """List the quantities that can be measured, or explain one of them in full."""
 
-    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = "all"
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]")] = "all"
     """the one to explain"""
     json: bool = False
     """print JSON instead of text"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import re
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ def read_options(command: Command, words: list[str]) -> Runnable:
 
 def _description(command: Command, options: type[Any]) -> str:
     examples = "\n".join(f"  $ {example}" for example in command.examples)
-    return f"{(options.__doc__ or '').strip()}\n\nexamples:\n{examples}"
+    return f"{inspect.getdoc(options) or ''}\n\nexamples:\n{examples}"
 
 
 def _plain(box: str) -> str:
