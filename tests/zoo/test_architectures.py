@@ -152,6 +152,7 @@ def test_the_seed_decides_the_weights_and_the_global_state_stays():
         ("resnet21", {}, "no model called 'resnet21'; did you mean 'resnet20'"),
         ("zzzz", {}, "known: all-cnn-c"),
         ("", {}, "no model called ''"),
+        ("my.models", {}, "expected package.module:function for a model of your own, got 'my.models'"),
         ("lenet", {"depth": 3}, "lenet has no option depth; it has activation, bias, input_shape, num_classes"),
         ("resnet20", {"depth": 21}, "expected a depth of 8, 14, 20"),
         ("wrn-28-2", {"depth": 27}, "expected a depth of 10, 16"),

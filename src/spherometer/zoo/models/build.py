@@ -45,6 +45,8 @@ def build_model(
             _refuse(name, options, allowed={"num_classes", "input_shape"})
             return _build_external(name, num_classes, input_shape, seed)
         architecture = ARCHITECTURES.get(name.lower().replace("_", "-"))
+        if architecture is None and "." in name:
+            raise ModelError(f"expected package.module:function for a model of your own, got {shorten(name)!r}")
         if architecture is None:
             raise ModelError(f"no model called {shorten(name)!r}; {suggest(name, ARCHITECTURES)}")
         _refuse(name, options, allowed=_options_of(architecture))
