@@ -135,6 +135,8 @@ def test_a_file_says_the_same_as_words(run, tmp_path):
         (("--epochs", "2", "--epoch", "3"), "no option is called --epoch: did you mean '--epochs'"),
         (("--epochs", "2", "--augment", "1.5"), "augment: expected a number of at most 1, got 1.5"),
         (("--epochs", "2", "--schedule", "steps"), "schedule steps needs milestones"),
+        (("--epochs", "2", "--milestones", "1"), "milestones are for schedule steps"),
+        (("--epochs", "2", "--rho", "0.1"), "plain steps have no rho: choose a method or leave it out"),
         (("--epochs", "2", "--defence", "at", "--mixup", "1"), "choose one"),
         (("--epochs", "2", "--width", "0"), "width: expected a whole number of at least 1, got 0"),
         (("--epochs", "2", "--rho", "-0.1"), "rho: expected a number of at least 0"),

@@ -259,6 +259,11 @@ def _check_company(settings: Settings) -> None:
         (defended and objective.loss == "half-squared-error", "a defence needs cross-entropy"),
         (objective.label_smoothing > 0 and objective.loss == "half-squared-error", "smoothing needs cross-entropy"),
         (method.schedule == "steps" and not method.milestones, "schedule steps needs milestones, got none"),
+        (method.schedule != "steps" and bool(method.milestones), "milestones are for schedule steps: leave them out"),
+        (
+            method.method == "plain" and method.rho is not None,
+            "plain steps have no rho: choose a method or leave it out",
+        ),
         (loop.stop_accuracy is not None and loop.stop_loss is not None, "expected one stop rule, got two"),
         (method.base != "sgd" and method.momentum > 0, f"{method.base} has no momentum of its own: leave it out"),
     ):
