@@ -93,9 +93,14 @@ def test_vectors_are_eigenvectors():
     assert eigenvalues(matrix, vectors=2).vectors.shape == (400, 2)
 
 
+def without_underflow(value: float) -> float:
+    """Squares of numbers below 1e-150 are zero in float64, and so are lengths of vectors of them."""
+    return value if abs(value) > 1e-100 else 0.0
+
+
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    values=st.lists(st.floats(-10, 10, allow_subnormal=False), min_size=1, max_size=30),
+    values=st.lists(st.floats(-10, 10).map(without_underflow), min_size=1, max_size=30),
     which=st.sampled_from(["largest", "smallest", "both"]),
     num=st.integers(1, 4),
     seed=st.integers(0, 1000),

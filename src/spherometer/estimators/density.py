@@ -154,7 +154,7 @@ def _quadratures(matrix: SymmetricMatrix, probes: Tensor, num_steps: int) -> lis
         alive = [chain for chain in chains if chain.alive]
         if not alive:
             break
-        images = matrix.apply(torch.stack([chain.basis[step] for chain in alive], 1))
+        images = matrix.apply(torch.stack([chain.basis[step] for chain in alive]).T)
         for chain, image in zip(alive, images.T, strict=True):
             chain.advance(image.contiguous(), matrix.epsilon, last=step == num_steps - 1)
     return [chain.quadrature(num_steps) for chain in chains]

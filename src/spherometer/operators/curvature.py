@@ -76,18 +76,18 @@ class CurvatureOperator(Operator):
         """One forward and one backward pass, kept for any number of products."""
 
     def _apply(self, columns: Tensor) -> Tensor:
-        total, result = 0.0, torch.zeros_like(columns)
+        total, rows = 0.0, columns.new_zeros(columns.shape[1], len(columns))  # a column is one run of memory
         vectors = [unflatten(column.contiguous(), self.state.weights) for column in columns.T]
         for number, graph in self._graphs():
             for k, vector in enumerate(vectors):
                 with differentiating():
                     product = flatten(graph.product(vector))
                 _refuse_non_finite(product, "product", number)
-                result[:, k].add_(product, alpha=graph.count)
+                rows[k].add_(product, alpha=graph.count)
             total += graph.count
             del graph  # else it would live while the next is built
         refuse_no_terms(total)
-        return result.div_(total)
+        return rows.div_(total).T
 
     def on(self, problem: Problem) -> Self:
         """The same kind of matrix, at the same weights, of a related problem."""
