@@ -72,8 +72,9 @@ def missed(rtol: float, value: float, error: float, products: int) -> Status:
     reached = error / abs(value) if value else math.inf
     return Status(
         False,
-        f"asked for rtol={rtol:g}, reached {reached:.2g} after {products} products: raise max_products (the cost grows "
-        "as 1/rtol²), or ask for less; a sum that cancels to almost zero has no relative precision",
+        f"asked for rtol={rtol:g}, reached {reached:.2g} after {products} products: ask for a larger rtol, or call the "
+        "estimator with a larger max_products (the cost grows as 1/rtol²); a sum that cancels to almost zero has no "
+        "relative precision",
     )
 
 
