@@ -39,7 +39,7 @@ def test_the_numbers_are_those_of_the_library(run):
     problem = sm.Problem(build_model("digits-linear", seed=0), nn.CrossEntropyLoss(), dataset.tensors)
     expected = measure(problem, ["loss", "sharpness", "top_eigenvalues:num=3"])
     for name, entry in expected.items():
-        assert found["measurements"][name]["value"] == pytest.approx(torch.as_tensor(entry.value).tolist(), rel=1e-6)
+        assert found["measurements"][name]["value"] == pytest.approx(torch.as_tensor(entry.value).tolist(), rel=1e-5)
     assert found["conventions"]["terms"] == 50
     assert found["conventions"]["loss"] == "CrossEntropyLoss"
     assert found["model"] == "digits-linear"

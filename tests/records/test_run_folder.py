@@ -26,7 +26,7 @@ from spherometer.records import (
     read_tensors,
     write_tensors,
 )
-from spherometer.records import tensors as tensor_files
+from spherometer.records import files as whole_files
 from spherometer.records.schema import ROW_COLUMNS
 from spherometer.values import Estimate, Status
 
@@ -243,7 +243,7 @@ def test_a_full_disk_leaves_no_half_file(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with RunWriter(tmp_path) as run:
-        monkeypatch.setattr(tensor_files.os, "fsync", no_room)
+        monkeypatch.setattr(whole_files.os, "fsync", no_room)
         with pytest.raises(RecordError, match="the disk is full"):
             run.write(1, arrays={"large": np.zeros(200_000)})
         assert list((tmp_path / "arrays").iterdir()) == []

@@ -10,6 +10,8 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
+from torch.optim import SGD
+
 from spherometer.estimators import SpectralDensity, spectral_density
 from spherometer.metrics import Measurements, measure
 from spherometer.operators import Hessian
@@ -17,15 +19,11 @@ from spherometer.problems import HalfSquaredError, Problem
 from spherometer.records import RunWriter
 from spherometer.training import Tracker, gradient_descent
 from spherometer.training.tracking import Every
-from spherometer.values import Estimate
 from spherometer.zoo import build_model, load_data, rescale_inputs
 
 LEARNING_RATE = 0.1
 NUM_SAMPLES = 1000
 RTOL = 0.01  # of the tracked sharpness, certified
-NUM_TRACKED = (
-    2  # eigenvalues followed: near the edge the first two cross, and a single vector would stay with the wrong one
-)
 METRICS = (
     "loss",
     "gradient_norm",
@@ -106,22 +104,26 @@ def reach_edge(
     dataset = rescale_inputs(load_data("digits", num=NUM_SAMPLES), -1, 1)
     problem = Problem(build_model("digits-mlp", seed=seed), HalfSquaredError(), dataset.tensors)
     rows: list[Row] = []
-    request, schedule = f"top_eigenvalues:num={NUM_TRACKED}:rtol={RTOL}", Every(every) | Every(num_steps)
     settings = {"learning_rate": LEARNING_RATE, "steps": num_steps, "every": every}
     with nullcontext() if run is None else RunWriter(run, settings=settings, seed=seed, title="demo") as kept:
-        tracker = Tracker(problem, request, schedule, run=kept, watch=kept is not None, on_error="raise", seed=seed)
+        tracker = Tracker(
+            problem,
+            "sharpness",
+            Every(every) | Every(num_steps),
+            run=kept,
+            watch=kept is not None,
+            rtol=RTOL,
+            on_error="raise",
+            seed=seed,
+        )
+        optimizer = SGD(problem.model.parameters(), lr=LEARNING_RATE)  # never steps: the tracker reads the rate off it
         for step in gradient_descent(problem, learning_rate=LEARNING_RATE, num_steps=num_steps):
-            seen = len(tracker.rows)
-            tracker.step(loss=step.loss, step=step.number)
-            if len(tracker.rows) > seen:
-                top = tracker.rows[seen]
+            tracker.step(optimizer, step.loss, step=step.number)
+            if (top := tracker.series("sharpness")[-1]).step == step.number:
                 assert top.value is not None
                 assert top.error is not None
                 rows.append(Row(step.number, step.loss, top.value, top.error, top.products))
                 watch(rows[-1])
-                if kept is not None:
-                    sharpness = Estimate(top.value, top.error, source="solver")
-                    kept.write(step.number, {"sharpness": sharpness, "gradient_descent_threshold": 2 / LEARNING_RATE})
     return Edge(
         rows,
         measure(problem, METRICS, seed=seed),

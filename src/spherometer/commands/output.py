@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +10,8 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
+
+from spherometer.records.schema import plain
 
 
 def show(*parts: RenderableType) -> None:
@@ -23,17 +24,6 @@ def show(*parts: RenderableType) -> None:
 def show_json(content: dict[str, Any]) -> None:
     """One JSON document, alone on standard output; what JSON cannot hold (inf, nan) becomes a string."""
     sys.stdout.write(json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
-
-
-def plain(content: Any) -> Any:
-    """Dictionaries, lists, numbers and strings all the way down."""
-    if isinstance(content, dict):
-        return {str(key): plain(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [plain(value) for value in content]
-    if isinstance(content, float) and not math.isfinite(content):
-        return str(content)
-    return content if content is None or isinstance(content, str | int | float) else str(content)
 
 
 @contextmanager

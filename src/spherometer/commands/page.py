@@ -15,12 +15,13 @@ from spherometer.commands.edge import LEARNING_RATE, Edge, reading
 from spherometer.commands.tables import remark_lines, value_lines
 from spherometer.figures import density_figure, edge_figure
 from spherometer.metrics import Measurement
-from spherometer.report import Facts, Grid, Page, Picture, render, write_atomically
+from spherometer.records.files import write_whole
+from spherometer.report import Facts, Grid, Page, Picture, render
 
 
 def write_page(edge: Edge, path: Path) -> None:
     """One HTML file, whole or not at all."""
-    write_atomically(path, render(describe(edge)))
+    write_whole(path, render(describe(edge)).encode())
 
 
 def describe(edge: Edge) -> Page:

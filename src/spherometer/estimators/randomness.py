@@ -29,6 +29,6 @@ def rademacher(num_rows: int, num_columns: int, *, dtype: torch.dtype, stream: G
 
 
 def unit_vector(num_rows: int, *, dtype: torch.dtype, stream: Generator) -> Tensor:
-    """A vector uniform on the unit sphere."""
-    vector = torch.randn(num_rows, generator=stream, dtype=dtype)
+    """A vector uniform on the unit sphere, on the device of its stream."""
+    vector = torch.randn(num_rows, generator=stream, dtype=dtype, device=stream.device)
     return vector.div_(torch.linalg.vector_norm(vector))

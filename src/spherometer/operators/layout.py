@@ -19,11 +19,14 @@ def quicker_layout(problem: Problem) -> torch.memory_format:
     ResNet-20). A rule rather than a race, since float32 answers differ in their last digits between the layouts and
     the same seed has to give the same number.
     """
-    modules = list(problem.model.modules())
-    convolves = any(isinstance(module, nn.Conv2d) for module in modules)
-    fixed = problem.batchnorm == "eval" and any(isinstance(module, _BatchNorm) for module in modules)
-    single = problem.precision == torch.float32 and problem.device.type == "cpu"
-    return torch.channels_last if convolves and single and not fixed else torch.preserve_format
+    fixed = problem.batchnorm == "eval" and any(isinstance(module, _BatchNorm) for module in problem.model.modules())
+    return torch.channels_last if convolves_on_cpu(problem) and not fixed else torch.preserve_format
+
+
+def convolves_on_cpu(problem: Problem) -> bool:
+    """Whether there are images whose convolutions run on a CPU in single precision, where the layout matters."""
+    convolves = any(isinstance(module, nn.Conv2d) for module in problem.model.modules())
+    return convolves and problem.precision == torch.float32 and problem.device.type == "cpu"
 
 
 def laid(piece: Piece, layout: torch.memory_format) -> Piece:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from spherometer.operators.arrangement import Order, order_of
 from spherometer.operators.forward import Call, Forward
+from spherometer.operators.layout import convolves_on_cpu
 from spherometer.operators.listening import unheard
 from spherometer.problems import Problem, State
 from spherometer.problems.modes import differentiating
@@ -55,7 +56,7 @@ def try_out(problem: Problem, state: State) -> Trial:
     Images are laid channels-last where their convolutions run on the CPU in single precision, which is the quicker way
     there, unless the model or a function of it cannot take that (a `view`).
     """
-    if _prefers_channels_last(problem):
+    if convolves_on_cpu(problem):
         try:
             return _tried(problem, state, torch.channels_last)
         except RuntimeError:
@@ -96,8 +97,3 @@ def _gradients(total: Tensor, edges: list[GradientEdge]) -> tuple[Tensor, ...]:
 def _back(call: Call, gradient: Tensor) -> Tensor:
     """What arrives at a layer's input through the layer alone."""
     return torch.autograd.grad([call.leaving], [call.entry], [gradient], retain_graph=True, materialize_grads=True)[0]
-
-
-def _prefers_channels_last(problem: Problem) -> bool:
-    convolves = any(isinstance(module, nn.Conv2d) for module in problem.model.modules())
-    return convolves and problem.precision == torch.float32 and torch.device(problem.device).type == "cpu"

@@ -23,18 +23,17 @@ def measuring_mode(
     `index` numbers the batch, so that each has its own dropout mask, the same in every pass. Fused attention has no
     second derivative on any device and cuDNN's recurrent kernels have none either (ECOSYSTEM.md section 0).
     """
-    modes = {module: module.training for module in model.modules()}
+    modules = list(model.modules())
     devices = [device] if device.type == "cuda" else []
-    with ExitStack() as stack:
-        stack.callback(_restore, modes)
+    with keeping_modes(model), ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=devices))
         stack.enter_context(torch.autocast(device.type, enabled=False))
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        if any(isinstance(module, nn.RNNBase) for module in modes):
+        if any(isinstance(module, nn.RNNBase) for module in modules):
             stack.enter_context(torch.backends.cudnn.flags(enabled=False))
         if dropout is not None:
             torch.manual_seed(dropout + index)
-        for module in modes:
+        for module in modules:
             normalises = isinstance(module, _NormBase)
             module.training = batchnorm == "train" if normalises else dropout is not None
         yield
@@ -53,6 +52,12 @@ def differentiating() -> Iterator[None]:
         yield
 
 
-def _restore(modes: dict[nn.Module, bool]) -> None:
-    for module, training in modes.items():
-        module.training = training
+@contextmanager
+def keeping_modes(model: nn.Module) -> Iterator[None]:
+    """Train or eval: outside, every module is again in the mode it was in."""
+    modes = {module: module.training for module in model.modules()}
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training

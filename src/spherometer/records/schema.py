@@ -52,6 +52,11 @@ class Row:
     note: str = ""
     time: float = field(default_factory=time.time)
 
+    @property
+    def record(self) -> tuple[Any, ...]:
+        """As it is stored."""
+        return astuple(self)
+
 
 @dataclass(frozen=True)
 class Event:
@@ -111,21 +116,17 @@ def rows_of(step: int, name: str, value: Any) -> Iterator[Row]:
         )
 
 
-def record_of(row: Row) -> tuple[Any, ...]:
-    """As it is stored."""
-    return astuple(row)
-
-
 def to_json(content: Any) -> str:
     """Plain data as text; what JSON does not know becomes a string."""
-    return json.dumps(_storable(content), sort_keys=True, allow_nan=False)
+    return json.dumps(plain(content), sort_keys=True, allow_nan=False)
 
 
-def _storable(content: Any) -> Any:
+def plain(content: Any) -> Any:
+    """Dictionaries, lists, numbers and strings all the way down; what JSON cannot hold (inf, nan) becomes a string."""
     if isinstance(content, Mapping):
-        return {str(key): _storable(value) for key, value in content.items()}
+        return {str(key): plain(value) for key, value in content.items()}
     if isinstance(content, list | tuple | set | frozenset):
-        return [_storable(value) for value in content]
+        return [plain(value) for value in content]
     if isinstance(content, float) and not math.isfinite(content):
         return str(content)
     return content if content is None or isinstance(content, str | int | float) else str(content)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +11,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from spherometer.records.errors import telling
+from spherometer.records.files import write_whole
 from spherometer.records.reader import RunReader, find_runs
 from spherometer.records.schema import ROW_COLUMNS, to_json
 
@@ -62,11 +61,7 @@ def export_runs(folder: str | Path, path: str | Path, what: What = "rows", **opt
         read_runs(folder, what, frame="polars", **options).write_parquet(buffer)
         content = buffer.getvalue()
     with telling(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-        os.replace(temporary, target)
+        write_whole(target, content)
     return target
 
 

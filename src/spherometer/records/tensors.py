@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from spherometer.records.errors import RecordError, telling
+from spherometer.records.files import write_whole
 from spherometer.records.schema import ARRAYS, to_json
 
 SMALL = 1_000_000  # bytes that still go into the database
@@ -43,24 +42,14 @@ def packed(folder: Path, step: int, name: str, array: np.ndarray) -> tuple[Any, 
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> None:
-    """Named tensors as a safetensors file: under a temporary name first, on the disk for certain, then moved.
+    """Named tensors as a safetensors file, whole or not at all.
 
     Example:
         >>> write_tensors(folder / "checkpoint.safetensors", model.state_dict(), {"step": "100"})
     """
     content = save({name: as_array(values) for name, values in tensors.items()}, dict(metadata or {}))
     with telling(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        write_whole(path, content)
 
 
 def read_tensors(path: Path) -> dict[str, np.ndarray]:

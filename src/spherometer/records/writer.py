@@ -24,7 +24,6 @@ from spherometer.records.schema import (
     TABLES,
     VERSION,
     Event,
-    record_of,
     rows_of,
     to_json,
 )
@@ -89,7 +88,7 @@ class RunWriter:
         events: Iterable[Event] = (),
     ) -> bool:
         """Numbers (plain, Estimate or Measurement), arrays and events of one step, all or none; True once on disk."""
-        rows = [record_of(row) for name, value in (values or {}).items() for row in rows_of(step, name, value)]
+        rows = [row.record for name, value in (values or {}).items() for row in rows_of(step, name, value)]
         blocks = {name: as_array(array) for name, array in (arrays or {}).items()}
         happened, now = [event.record for event in events], time.time()
 

@@ -1,9 +1,8 @@
-"""Files that are there whole or not at all."""
+"""Where a page goes: told before the work, not after it."""
 
 from __future__ import annotations
 
 import os
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,22 +20,3 @@ def prepare(path: Path) -> None:
         raise ValueError(f"{path}: expected a file to write, found a folder: choose another --out")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise ValueError(f"{path.parent}: cannot be written: choose another --out")
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Under a temporary name first, then moved: a reader, or a crash, never sees half a file."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.chmod(name, 0o666 & ~_mask())
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-
-
-def _mask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import shutil
@@ -12,6 +13,7 @@ import torch
 
 from spherometer.problems import NonFiniteError
 from spherometer.records import RecordError, read_tensors, write_tensors
+from spherometer.records.files import write_whole
 from spherometer.training.loop import Training
 
 WEIGHTS, STATE = "weights.safetensors", "state.pt"
@@ -35,8 +37,9 @@ def save_checkpoint(training: Training, folder: str | Path) -> Path:
         shutil.rmtree(left, ignore_errors=True)
     temporary = folder / f".{path.name}"
     write_tensors(temporary / WEIGHTS, weights, {"step": str(training.number)})
-    torch.save(state, temporary / STATE)
-    _sync(temporary / STATE)
+    content = io.BytesIO()
+    torch.save(state, content)
+    write_whole(temporary / STATE, content.getvalue())
     if path.exists():
         shutil.rmtree(path)
     os.replace(temporary, path)
@@ -67,8 +70,3 @@ def load_checkpoint(training: Training, folder: str | Path) -> bool:
 def _found(folder: Path) -> list[Path]:
     """Checkpoints in the order of their steps."""
     return sorted(path for path in folder.glob("step-*") if path.is_dir())
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as stream:
-        os.fsync(stream.fileno())

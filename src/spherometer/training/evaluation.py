@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from spherometer.problems.modes import keeping_modes
+
 Data = tuple[Tensor, Tensor]
 
 
@@ -23,13 +25,9 @@ class Score:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """The model in eval mode inside, every module in its own mode again outside."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
+    with keeping_modes(model):
+        model.eval()
         yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
 
 
 @torch.no_grad()

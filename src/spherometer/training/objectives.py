@@ -14,8 +14,6 @@ from spherometer.training.penalties import Penalty, Term, differentiable
 
 Loss = Callable[[Any, Any], Tensor]
 Batch = tuple[Tensor, Tensor]
-
-
 Part = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 
@@ -74,8 +72,6 @@ class Penalised:
 
         One batch needs no such look; nor does it keep its draws: each call makes its own.
         """
-        if len(batches) == 1:
-            return [self]
         if len(batches) == 1:
             return [self]
         columns = [penalty.over(model, batches) for penalty in self.penalties]

@@ -169,9 +169,8 @@ class Settings:
 
 def names_by_table() -> dict[str, list[str]]:
     """`{"data": ["data", "num", ...], ...}`: what a configuration file may say."""
-    kinds = (DataSettings, ModelSettings, ObjectiveSettings, MethodSettings, LoopSettings)
-    tables = [entry.name for entry in fields(Settings)]
-    return {table: [entry.name for entry in fields(kind)] for table, kind in zip(tables, kinds, strict=True)}
+    usual = Settings()
+    return {table.name: [entry.name for entry in fields(getattr(usual, table.name))] for table in fields(usual)}
 
 
 def _check_names(settings: Settings) -> None:

@@ -392,6 +392,7 @@ def test_a_loss_with_history_is_taken_without_a_warning():
             tracker.step(loss=torch.tensor(1.5, requires_grad=True) * 2)
     finally:
         torch.set_warn_always(False)
+    assert [row.value for row in tracker.series("training_loss")] == [3.0]
 
 
 def test_measure_takes_one_name_as_the_tracker_does():

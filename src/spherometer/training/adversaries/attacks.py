@@ -85,10 +85,14 @@ class PGD:
             return cross_entropy(model(moved), targets, reduction="none")
 
         best = self.maximise(gain, inputs, generator)
+        if self.num_restarts == 1:
+            return best
+        reached = margins(model, best, targets)
         for _ in range(self.num_restarts - 1):
             found = self.maximise(gain, inputs, generator)
-            better = margins(model, found, targets) > margins(model, best, targets)
-            best[better] = found[better]
+            margin = margins(model, found, targets)
+            best[margin > reached] = found[margin > reached]
+            reached = torch.maximum(reached, margin)
         return best
 
     def maximise(self, gain: Gain, inputs: Tensor, generator: Generator) -> Tensor:

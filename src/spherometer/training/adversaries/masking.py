@@ -23,11 +23,19 @@ def gradient_masking(model: nn.Module, data: Data, attack: Attack, *, seed: int 
     the attack; a ball that holds every input leaves samples standing; gradients are zero to the last digit. The first
     two allow for chance by a sign test on the samples on which the two attacks differ.
     """
+    right = right_answers(model, data, batch_size=batch_size)
+    standing = withstanding(model, data, attack, right, seed=seed, batch_size=batch_size)
+    return signs_of_masking(model, data, attack, right, standing, seed=seed, batch_size=batch_size)
+
+
+def signs_of_masking(
+    model: nn.Module, data: Data, attack: Attack, right: Tensor, standing: Tensor, *, seed: int, batch_size: int
+) -> Status:
+    """The same, where it is known which samples are right (n,) and which of them withstand the attack (n,)."""
 
     def left_by(other: Attack) -> Tensor:
-        return withstanding(model, data, other, seed=seed, batch_size=batch_size)
+        return withstanding(model, data, other, right, seed=seed, batch_size=batch_size)
 
-    standing = left_by(attack)
     weaker: dict[str, Attack] = {
         "a single step": fgsm(attack.radius, attack.norm, bounds=attack.bounds),
         "random noise": Noise(attack.radius, attack.norm, attack.bounds),
@@ -40,7 +48,7 @@ def gradient_masking(model: nn.Module, data: Data, attack: Attack, *, seed: int 
     left = int(left_by(_everywhere(attack, data[0])).sum())
     if left > TOLERATED * len(standing):
         signs.append(f"in a ball that holds every input {left} of {len(standing)} samples withstand")
-    flat = int((_flat(model, data, batch_size) & right_answers(model, data, batch_size=batch_size)).sum())
+    flat = int((_flat(model, data, batch_size) & right).sum())
     if flat > TOLERATED * len(standing):
         signs.append(f"at {flat} of {len(standing)} samples the gradient of the loss is exactly zero")
     if not signs:

@@ -15,15 +15,17 @@ def right_answers(model: nn.Module, data: Data, *, batch_size: int = 250) -> Ten
         return torch.cat([_right(model, *batch) for batch in batches(data, batch_size)])
 
 
-def withstanding(model: nn.Module, data: Data, attack: Attack, *, seed: int = 0, batch_size: int = 250) -> Tensor:
-    """(n,) of booleans: samples that are right before and after the attack, in eval mode."""
+def withstanding(
+    model: nn.Module, data: Data, attack: Attack, right: Tensor, *, seed: int = 0, batch_size: int = 250
+) -> Tensor:
+    """(n,) of booleans: which of the samples that are `right` (n,) still are after the attack, in eval mode."""
     generator = torch.Generator(data[0].device).manual_seed(seed)
-    standing = []
     with evaluating(model):
-        for inputs, targets in batches(data, batch_size):
-            before = _right(model, inputs, targets)
-            standing.append(before & _right(model, attack(model, inputs, targets, generator), targets))
-    return torch.cat(standing)
+        after = [
+            _right(model, attack(model, inputs, targets, generator), targets)
+            for inputs, targets in batches(data, batch_size)
+        ]
+    return right & torch.cat(after)
 
 
 def check_subject(model: nn.Module, data: Data) -> None:

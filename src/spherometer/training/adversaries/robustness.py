@@ -9,7 +9,7 @@ from scipy.special import betaincinv
 from torch import nn
 
 from spherometer.training.adversaries.attacks import Attack
-from spherometer.training.adversaries.masking import gradient_masking
+from spherometer.training.adversaries.masking import signs_of_masking
 from spherometer.training.adversaries.outcomes import check_subject, right_answers, withstanding
 from spherometer.training.evaluation import Data
 from spherometer.values import Estimate, Status
@@ -38,14 +38,16 @@ def robust_accuracy(
     """
     began = time.perf_counter()
     check_subject(model, data)
-    clean = float(right_answers(model, data, batch_size=batch_size).double().mean())
-    standing = withstanding(model, data, attack, seed=seed, batch_size=batch_size)
-    status = gradient_masking(model, data, attack, seed=seed, batch_size=batch_size) if check_masking else Status()
+    right = right_answers(model, data, batch_size=batch_size)
+    standing = withstanding(model, data, attack, right, seed=seed, batch_size=batch_size)
+    status = Status()
+    if check_masking:
+        status = signs_of_masking(model, data, attack, right, standing, seed=seed, batch_size=batch_size)
     return replace(
         proportion(int(standing.sum()), len(standing)),
         seconds=time.perf_counter() - began,
         status=status,
-        note=f"{describe(attack)}; clean accuracy {clean:.4g}",
+        note=f"{describe(attack)}; clean accuracy {float(right.double().mean()):.4g}",
     )
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from spherometer.estimators.randomness import unit_vector
 from spherometer.training.optim.marking import hearing
 from spherometer.training.optim.two_pass import Ascent, Closure, TwoPass, total_norm
 
@@ -43,8 +44,7 @@ class _RandomLogit:
 
     def _draw(self, outputs: Tensor) -> Tensor:
         if self.direction is None:
-            normal = torch.randn(outputs.shape[-1], generator=self._generator, dtype=torch.float64)
-            self.direction = normal / normal.norm()
+            self.direction = unit_vector(outputs.shape[-1], dtype=torch.float64, stream=self._generator)
         if len(self.direction) != outputs.shape[-1]:
             raise ValueError(
                 f"expected {len(self.direction)} logits as in the first call of this step, got {outputs.shape[-1]}"

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from spherometer.training.penalties.penalty import Penalty, Term, evaluations, on_sphere, valid_coefficient
+from spherometer.estimators.randomness import unit_vector
+from spherometer.training.penalties.penalty import Penalty, Term, evaluations, valid_coefficient
 
 
 class InputJacobianPenalty(Penalty):
@@ -35,7 +36,7 @@ class InputJacobianPenalty(Penalty):
 
     def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor, outputs: Tensor) -> Tensor:  # noqa: ARG002
         """The penalty of this batch."""
-        u = on_sphere(outputs.numel(), self.generator)
+        u = unit_vector(outputs.numel(), dtype=torch.float64, stream=self.generator)
         square = _square(inputs, outputs, u, create_graph=True) * (outputs.numel() if self.scaled else 1)
         return self.coefficient * (square if self.squared else _root(square))
 
@@ -43,7 +44,7 @@ class InputJacobianPenalty(Penalty):
         """Each ghost batch has its stretch of one u; the root of a sum is linearised at the present weights."""
         found = [(inputs, outputs) for inputs, _, outputs in evaluations(self, model, batches)]
         ends = torch.tensor([outputs.numel() for _, outputs in found]).cumsum(0)
-        stretches = on_sphere(int(ends[-1]), self.generator).tensor_split(ends[:-1])
+        stretches = unit_vector(int(ends[-1]), dtype=torch.float64, stream=self.generator).tensor_split(ends[:-1])
         factor = float(ends[-1]) if self.scaled else 1.0
         total, num = torch.zeros((), dtype=torch.float64), sum(len(inputs) for inputs, _ in batches)
         for (inputs, outputs), u in zip(found, stretches, strict=True):

@@ -64,12 +64,6 @@ def evaluations(
         yield inputs, targets, outputs
 
 
-def on_sphere(size: int, generator: torch.Generator) -> Tensor:
-    """A vector drawn uniformly from the unit sphere, in double precision on the generator's device."""
-    normal = torch.randn(size, generator=generator, dtype=torch.float64, device=generator.device)
-    return normal / normal.norm()
-
-
 def valid_coefficient(coefficient: float) -> float:
     """The number, if it can be the weight of a penalty."""
     if not 0 <= coefficient < float("inf"):

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from spherometer.training.penalties.penalty import Penalty, Term, evaluations, on_sphere, valid_coefficient
+from spherometer.estimators.randomness import unit_vector
+from spherometer.training.penalties.penalty import Penalty, Term, evaluations, valid_coefficient
 
 
 class SquaredGradientPenalty(Penalty):
@@ -74,7 +75,9 @@ class MeanJacobianPenalty(SquaredGradientPenalty):
         self.generator = generator
 
     def _draw(self, outputs: Tensor, earlier: Any) -> Tensor:
-        return on_sphere(outputs.shape[-1], self.generator).to(outputs) if earlier is None else earlier
+        if earlier is not None:
+            return earlier
+        return unit_vector(outputs.shape[-1], dtype=torch.float64, stream=self.generator).to(outputs)
 
     def _scalar(self, outputs: Tensor, targets: Tensor, draw: Any) -> Tensor:  # noqa: ARG002
         return (outputs @ draw).mean()

@@ -193,7 +193,6 @@ class Tracker:
             found, overlaps = probe.measure(seed)
             by_metric = {metric.name: found[f"{probe.prefix}{name}"] for name, (metric, _) in probe.requests.items()}
             happened = [] if probe.prefix else list(self._read(by_metric, overlaps, found, seed))
-        probe.seconds = time.perf_counter() - entered
         values: dict[str, Any] = {**found, "tracking_overhead": self._clock.overhead(began)}
         if moment.loss is not None:
             values["training_loss"] = moment.loss
