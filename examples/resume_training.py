@@ -36,7 +36,7 @@ with tempfile.TemporaryDirectory() as folder:
     save_checkpoint(first, folder)
 
     second = begin()
-    assert load_checkpoint(second, folder)
+    assert load_checkpoint(second, folder) is not None
     losses += [step.loss for step in second.run(40)]
 
 assert losses == whole

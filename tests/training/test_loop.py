@@ -311,7 +311,7 @@ def test_going_on_gives_the_numbers_of_an_undisturbed_run(tmp_path, method, obje
         if step.number == 8:
             break
     second = whole_training(method, objective)
-    assert load_checkpoint(second, tmp_path)
+    assert load_checkpoint(second, tmp_path) is not None
     found = found[:6] + list(second.run(11))
     assert found == expected
     assert_same(weights(whole.model), weights(second.model))
@@ -321,7 +321,7 @@ def test_going_on_gives_the_numbers_of_an_undisturbed_run(tmp_path, method, obje
 
 def test_only_the_last_checkpoint_is_kept_and_none_is_half_written(tmp_path):
     training = plain_training(batch_size=50)
-    assert not load_checkpoint(training, tmp_path)
+    assert load_checkpoint(training, tmp_path) is None
     for step in training.run(3):
         save_checkpoint(training, tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == [f"step-{step.number:09d}"]
@@ -329,7 +329,7 @@ def test_only_the_last_checkpoint_is_kept_and_none_is_half_written(tmp_path):
     assert {path.name for path in next(tmp_path.iterdir()).iterdir()} == {"weights.safetensors", "state.pt"}
     (tmp_path / ".step-000000099.1").mkdir()  # what a killed process leaves
     again = plain_training(batch_size=50)
-    assert load_checkpoint(again, tmp_path)
+    assert load_checkpoint(again, tmp_path) is not None
     assert again.number == 3
     save_checkpoint(again, tmp_path)
     assert len(list(tmp_path.iterdir())) == 1

@@ -12,7 +12,7 @@ from spherometer.commands.kinds import CountOrAuto, Folder
 from spherometer.training.settings import Settings
 
 if TYPE_CHECKING:
-    from spherometer.commands.trained import Trained
+    from spherometer.training.runs import Trained
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Train:
         """Train, evaluate, print."""
         from spherometer.commands.machine import threads
         from spherometer.commands.output import show, show_json
-        from spherometer.commands.trained import train_in_folder
+        from spherometer.training.runs import train_in_folder
 
         self.settings.checked()
         with threads(self.threads):

@@ -26,10 +26,10 @@ from spherometer.training.penalties import (
     Penalty,
 )
 from spherometer.training.schedules import Schedule, constant, cosine, flat_then_linear, multi_step
-from spherometer.training.settings import Settings
+from spherometer.training.settings import DataSettings, Settings
 from spherometer.training.stopping import AccuracyReached, LossBelow, StopRule
 from spherometer.training.transforms import CropAndFlip, Mixup
-from spherometer.zoo import Dataset, Standardised, build_model, load_data, scale_inputs
+from spherometer.zoo import Dataset, Standardised, build_model, first, load_data, scale_inputs, select_classes
 from spherometer.zoo.datasets.standardisation import statistics_of
 
 
@@ -80,7 +80,7 @@ def assemble(settings: Settings) -> Assembly:
 
 def _data_and_model(settings: Settings) -> tuple[Dataset, Dataset, nn.Module]:
     wanted, shape = settings.data, settings.model
-    load = partial(load_data, wanted.data, root=wanted.data_root)
+    load = partial(_load, wanted)
     train, test = load(train=True, num=wanted.num), load(train=False, num=wanted.num_test)
     model = build_model(
         shape.model,
@@ -101,6 +101,13 @@ def _data_and_model(settings: Settings) -> tuple[Dataset, Dataset, nn.Module]:
     if wanted.input_scale != 1:
         train, test = (scale_inputs(part, wanted.input_scale) for part in (train, test))
     return train, test, model
+
+
+def _load(wanted: DataSettings, *, train: bool, num: int | None) -> Dataset:
+    if not wanted.classes:
+        return load_data(wanted.data, root=wanted.data_root, train=train, num=num)
+    chosen = select_classes(load_data(wanted.data, root=wanted.data_root, train=train), wanted.classes)
+    return chosen if num is None else first(chosen, num)
 
 
 def _loss(settings: Settings, train: Dataset) -> Loss:

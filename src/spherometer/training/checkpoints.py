@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,11 @@ from spherometer.training.loop import Training
 WEIGHTS, STATE = "weights.safetensors", "state.pt"
 
 
-def save_checkpoint(training: Training, folder: str | Path) -> Path:
+def save_checkpoint(training: Training, folder: str | Path, beside: Mapping[str, Any] | None = None) -> Path:
     """Write `folder/step-000000100`, whole or not at all, and remove the ones before it.
+
+    Args:
+        beside: tensors and plain data that belong to the same moment, such as the state of a Tracker.
 
     Example:
         >>> for step in training.run(1000):
@@ -38,7 +42,7 @@ def save_checkpoint(training: Training, folder: str | Path) -> Path:
     temporary = folder / f".{path.name}"
     write_tensors(temporary / WEIGHTS, weights, {"step": str(training.number)})
     content = io.BytesIO()
-    torch.save(state, content)
+    torch.save(state | {"beside": dict(beside or {})}, content)
     write_whole(temporary / STATE, content.getvalue())
     if path.exists():
         shutil.rmtree(path)
@@ -49,22 +53,23 @@ def save_checkpoint(training: Training, folder: str | Path) -> Path:
     return path
 
 
-def load_checkpoint(training: Training, folder: str | Path) -> bool:
-    """Go on from the latest checkpoint in the folder; False when there is none.
+def load_checkpoint(training: Training, folder: str | Path) -> dict[str, Any] | None:
+    """Go on from the latest checkpoint in the folder, and return what was saved beside it; None when there is none.
 
     The training must have been built with the same arguments as the one that was saved.
     """
     found = _found(Path(folder))
     if not found:
-        return False
+        return None
     path = found[-1]
     try:
         state: dict[str, Any] = torch.load(path / STATE, weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise RecordError(f"{path / STATE}: cannot be read ({error}): remove {path} to start again") from None
     weights = {name: torch.from_numpy(array) for name, array in read_tensors(path / WEIGHTS).items()}
+    beside: dict[str, Any] = state.pop("beside")
     training.load_state_dict(state | {"model": weights})
-    return True
+    return beside
 
 
 def _found(folder: Path) -> list[Path]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
-from math import isfinite
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ class DataSettings:
     """the first so many training samples"""
     num_test: int | None = None
     """the first so many test samples"""
+    classes: tuple[int, ...] = ()
+    """these classes only, numbered anew in this order; all where none are given"""
     standardise: str = "none"
     """none, componentwise, channelwise (L35), imagenet or cifar; inside the model where it is attacked"""
     input_scale: float = 1.0
@@ -139,20 +141,80 @@ class LoopSettings:
 
 
 @dataclass(frozen=True)
+class MeasurementSettings:
+    """What is looked at, besides losses and accuracies."""
+
+    track: tuple[str, ...] = ()
+    """quantities measured as it goes, names of `spherometer metrics`"""
+    track_every: int = 10
+    """steps between two measurements"""
+    track_within: tuple[int, ...] = ()
+    """pairs of steps; measured only between them (and at the very start), where given"""
+    track_num: int | None = None
+    """measured on so many training samples, drawn once; all where none is given"""
+    measure: tuple[str, ...] = ()
+    """quantities measured at the end, written as final_NAME"""
+    measure_batch_statistics: tuple[str, ...] = ()
+    """the same with batch norm in training mode, written as final_batch_NAME"""
+    measure_num: int | None = None
+    """measured on so many training samples, drawn once; all where none is given"""
+    spectrum: int = 0
+    """steps of the Lanczos quadrature of the Hessian's spectral density at the end; 0 for none"""
+    trajectory: int | None = None
+    """steps between two kept places of the weights, randomly projected (L30)"""
+
+
+@dataclass(frozen=True)
 class Settings:
-    """All of it: five tables of a TOML file, or options of one flat list; names are unique across the tables."""
+    """All of it: six tables of a TOML file, or options of one flat list; names are unique across the tables."""
 
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     method: MethodSettings = field(default_factory=MethodSettings)
     loop: LoopSettings = field(default_factory=LoopSettings)
+    measurement: MeasurementSettings = field(default_factory=MeasurementSettings)
+
+    @classmethod
+    def of(cls, tables: Mapping[str, Mapping[str, Any]]) -> Settings:
+        """From nested dictionaries that say what differs from the defaults; `differences()` back again.
+
+        Example:
+            >>> Settings.of({"method": {"learning_rate": 0.04}, "loop": {"steps": 100}})
+        """
+        usual, known = cls(), names_by_table()
+        for table, entries in tables.items():
+            if table not in known:
+                raise ValueError(f"no table of settings is called {table!r}; {suggest(table, known)}")
+            for name in entries:
+                if name not in known[table]:
+                    raise ValueError(f"{table} has no setting {name!r}; {suggest(name, known[table])}")
+        return replace(
+            usual,
+            **{
+                table: replace(
+                    getattr(usual, table),
+                    **{name: tuple(value) if isinstance(value, list) else value for name, value in entries.items()},
+                )
+                for table, entries in tables.items()
+            },
+        )
 
     def checked(self) -> Settings:
         """Itself, or a ValueError of one line about the first thing that cannot be."""
-        for check in (_check_names, _check_counts, _check_numbers, _check_company):
-            check(self)
+        from spherometer.training.checks import check
+
+        check(self)
         return self
+
+    def differences(self) -> dict[str, dict[str, Any]]:
+        """What differs from the defaults: the identity of a run, which a later setting with a default leaves alone."""
+        usual, told = Settings().plain(), self.plain()
+        changed = {
+            table: {name: value for name, value in entries.items() if value != usual[table][name]}
+            for table, entries in told.items()
+        }
+        return {table: entries for table, entries in changed.items() if entries}
 
     def plain(self) -> dict[str, Any]:
         """Nested dictionaries for a manifest; where the data lie is not part of what decides the numbers."""
@@ -171,100 +233,3 @@ def names_by_table() -> dict[str, list[str]]:
     """`{"data": ["data", "num", ...], ...}`: what a configuration file may say."""
     usual = Settings()
     return {table.name: [entry.name for entry in fields(getattr(usual, table.name))] for table in fields(usual)}
-
-
-def _check_names(settings: Settings) -> None:
-    objective, method = settings.objective, settings.method
-    for name, given, known in (
-        ("loss", objective.loss, LOSSES),
-        ("penalty", objective.penalty, PENALTIES),
-        ("defence", objective.defence, DEFENCES),
-        ("norm", objective.norm, ("linf", "l2")),
-        ("method", method.method, METHODS),
-        ("base", method.base, BASES),
-        ("schedule", method.schedule, SCHEDULES),
-        ("standardise", settings.data.standardise, ("none", "componentwise", "channelwise", "imagenet", "cifar")),
-    ):
-        if given not in known:
-            raise ValueError(f"no {name} is called {given!r}; {suggest(given, known)}")
-
-
-def _check_counts(settings: Settings) -> None:
-    least_one = {
-        **{name: getattr(settings.data, name) for name in ("num", "num_test")},
-        **{name: getattr(settings.model, name) for name in ("width", "depth")},
-        "attack_steps": settings.objective.attack_steps,
-        **{
-            name: getattr(settings.loop, name)
-            for name in ("epochs steps batch_size ghost_size stop_every evaluate_every checkpoint_every").split()
-        },
-    }
-    for name, count in least_one.items():
-        if count is not None and count < 1:
-            raise ValueError(f"{name}: expected a whole number of at least 1, got {count}")
-    for name, count in (("seed", settings.loop.seed), ("padding", settings.loop.padding)):
-        if count < 0:
-            raise ValueError(f"{name}: expected a whole number of at least 0, got {count}")
-
-
-def _check_numbers(settings: Settings) -> None:
-    objective, method, loop = settings.objective, settings.method, settings.loop
-    positive = {
-        "learning_rate": method.learning_rate,
-        "factor": method.factor,
-        "attack_step_size": objective.attack_step_size,
-        "stop_loss": loop.stop_loss,
-    }
-    least_zero = {
-        "momentum": method.momentum,
-        "weight_decay": method.weight_decay,
-        "rho": method.rho,
-        "mu": method.mu,
-        "coefficient": objective.coefficient,
-        "radius": objective.radius,
-        "beta": objective.beta,
-        "mixup": loop.mixup,
-        "average_from": method.average_from,
-    }
-    shares = {
-        "label_smoothing": objective.label_smoothing,
-        "augment": loop.augment,
-        "stop_accuracy": loop.stop_accuracy,
-    }
-    finite = {"input_scale": settings.data.input_scale}
-    for name, value in (positive | least_zero | shares | finite).items():
-        if value is not None and not isfinite(value):
-            raise ValueError(f"{name}: expected a finite number, got {value}")
-    for name, value in positive.items():
-        if value is not None and value <= 0:
-            raise ValueError(f"{name}: expected a positive number, got {value:g}")
-    for name, value in (least_zero | shares).items():
-        if value is not None and value < 0:
-            raise ValueError(f"{name}: expected a number of at least 0, got {value:g}")
-    for name, value in (shares | {"momentum": method.momentum}).items():
-        if value is not None and value > 1:
-            raise ValueError(f"{name}: expected a number of at most 1, got {value:g}")
-
-
-def _check_company(settings: Settings) -> None:
-    """Things that do not go together."""
-    objective, method, loop = settings.objective, settings.method, settings.loop
-    defended = objective.defence != "none"
-    for wrong, words in (
-        (loop.epochs is None and loop.steps is None, "expected epochs or steps, got neither"),
-        (loop.epochs is not None and loop.steps is not None, "expected epochs or steps, got both"),
-        (defended and objective.penalty != "none", "a defence and a penalty cannot be combined: choose one"),
-        (defended and loop.mixup is not None, "an adversary needs class numbers, which mixup takes away: choose one"),
-        (defended and objective.loss == "half-squared-error", "a defence needs cross-entropy"),
-        (objective.label_smoothing > 0 and objective.loss == "half-squared-error", "smoothing needs cross-entropy"),
-        (method.schedule == "steps" and not method.milestones, "schedule steps needs milestones, got none"),
-        (method.schedule != "steps" and bool(method.milestones), "milestones are for schedule steps: leave them out"),
-        (
-            method.method == "plain" and method.rho is not None,
-            "plain steps have no rho: choose a method or leave it out",
-        ),
-        (loop.stop_accuracy is not None and loop.stop_loss is not None, "expected one stop rule, got two"),
-        (method.base != "sgd" and method.momentum > 0, f"{method.base} has no momentum of its own: leave it out"),
-    ):
-        if wrong:
-            raise ValueError(words)

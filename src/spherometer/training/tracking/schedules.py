@@ -45,6 +45,19 @@ class Every(Schedule):
 
 
 @dataclass(frozen=True)
+class Within(Schedule):
+    """Another schedule, but only between pairs of steps, both ends included; and at the first of all."""
+
+    schedule: Schedule
+    ends: tuple[int, ...]
+
+    def due(self, moment: Moment) -> bool:
+        """Inside a window, when the schedule says so."""
+        inside = any(low <= moment.step <= high for low, high in zip(self.ends[::2], self.ends[1::2], strict=True))
+        return self.schedule.due(moment) and (inside or moment.first)
+
+
+@dataclass(frozen=True)
 class LogSpaced(Schedule):
     """Evenly on a logarithmic axis: steps round(10^(k/per_decade)), and the first."""
 

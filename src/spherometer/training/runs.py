@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -15,8 +16,11 @@ from spherometer.training.adversaries import PGD, robust_accuracy
 from spherometer.training.assembly import Assembly, assemble
 from spherometer.training.checkpoints import load_checkpoint, save_checkpoint
 from spherometer.training.evaluation import Score, evaluate
+from spherometer.training.instruments import final_rows, tracker_of
+from spherometer.training.loop import Step
 from spherometer.training.progress import watched
 from spherometer.training.settings import Settings
+from spherometer.training.tracking import Tracker
 from spherometer.values import Estimate, format_with_error
 
 CHECKPOINTS, WEIGHTS = "checkpoints", "weights.safetensors"
@@ -41,16 +45,29 @@ class Trained:
         return {"run": self.headline, "steps": self.steps, **told}
 
 
-def train_in_folder(settings: Settings, folder: Path) -> Trained:
-    """Train into a run folder, from the start or from its last checkpoint."""
+def perform(settings: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
+    """The run function of a sweep: settings as `Settings.differences()` tells them, nothing shown.
+
+    Example:
+        >>> perform({"loop": {"steps": 100}, "measurement": {"track": ["sharpness"]}}, Path("runs/a"))
+    """
+    train_in_folder(Settings.of(settings), folder, show=False)
+
+
+def train_in_folder(settings: Settings, folder: Path, *, show: bool = True) -> Trained:
+    """Train into a run folder, from the start or from its last checkpoint; `show` a progress bar on a terminal."""
     _refuse_another_run(settings, folder)
     parts = assemble(settings)  # wrong names and missing data are told before anything is written
     with RunWriter(
         folder, settings=settings.plain(), seed=settings.loop.seed, title="train", resume=RunReader(folder).exists
     ) as run:
-        load_checkpoint(parts.training, folder / CHECKPOINTS)
+        tracker = tracker_of(parts, run)
+        beside = load_checkpoint(parts.training, folder / CHECKPOINTS)
+        if beside and tracker is not None:
+            tracker.load_state_dict(beside["tracker"])
         run.rewind(parts.training.number)
-        return _go_on(parts, run, folder)
+        steps = watched(parts.training, parts.num_steps) if show else parts.training.run(parts.num_steps)
+        return _go_on(parts, run, steps, tracker, folder)
 
 
 def _refuse_another_run(settings: Settings, folder: Path) -> None:
@@ -70,24 +87,39 @@ def _refuse_another_run(settings: Settings, folder: Path) -> None:
                 )
 
 
-def _go_on(parts: Assembly, run: RunWriter, folder: Path) -> Trained:
+def _go_on(parts: Assembly, run: RunWriter, steps: Iterator[Step], tracker: Tracker | None, folder: Path) -> Trained:
     training, loop = parts.training, parts.settings.loop
     look = loop.evaluate_every or max(training.steps_per_epoch, ceil(parts.num_steps / 100))
     keep = loop.checkpoint_every or look
+
+    def save() -> None:
+        beside = {} if tracker is None else {"tracker": tracker.state_dict()}
+        save_checkpoint(training, folder / CHECKPOINTS, beside)
+
     if training.number == 0:
         run.write(0, _scores(parts, training.model))
-    for step in watched(training, parts.num_steps):
+        if tracker is not None:
+            tracker.step(training.optimizer, step=0)
+    for step in steps:
+        if tracker is not None:
+            tracker.step(training.optimizer, step.loss, step=step.number)
         if step.number % look == 0:
             scores = _scores(parts, training.model)
             run.write(step.number, {"batch_loss": step.loss, "learning_rate": step.learning_rate, **scores})
         if step.number % keep == 0:
-            save_checkpoint(training, folder / CHECKPOINTS)
-    save_checkpoint(training, folder / CHECKPOINTS)
+            save()
+    save()
     final = _final_model(parts)
     values = _scores(parts, final) | _robustness(parts, final)
-    run.write(training.number, {f"final_{name}": value for name, value in values.items()})
+    rows, arrays = final_rows(parts, final)
+    told = values | rows
+    run.write(training.number, {f"final_{name}": value for name, value in told.items()}, arrays=arrays)
     write_tensors(folder / WEIGHTS, final.state_dict())
-    return Trained(_headline(parts), training.number, values)
+    return Trained(_headline(parts), training.number, values | {k: v for k, v in rows.items() if _is_number(v)})
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, Estimate) or not isinstance(value.value, Tensor) or value.value.ndim == 0
 
 
 def _scores(parts: Assembly, model: nn.Module) -> dict[str, Any]:
@@ -130,6 +162,6 @@ def _headline(parts: Assembly) -> str:
 def _shown(value: float | Estimate) -> str:
     if not isinstance(value, Estimate):
         return f"{value:.4g}"
-    low, high = value.interval or (0.0, 1.0)
+    interval = "" if value.interval is None else " (95 %: {:.3f} to {:.3f})".format(*value.interval)
     doubt = "" if value.status else f"  DOUBTFUL: {value.status.message}"
-    return f"{format_with_error(value.value, value.error)} (95 %: {low:.3f} to {high:.3f}){doubt}"
+    return f"{format_with_error(value.value, value.error)}{interval}{doubt}"

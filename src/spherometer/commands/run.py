@@ -1,0 +1,102 @@
+"""`spherometer run`: an experiment of a paper from training to verdict; what is done is never done twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from spherometer.commands.kinds import CountOrAuto, Folder
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from spherometer.recipes.result import RecipeResult
+
+MARKS = {"holds": "[green]✓ holds[/green]", "fails": "[red]✗ fails[/red]", "undecided": "[yellow]? undecided[/yellow]"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run experiments by their ids: train, measure, draw, judge. Exit code 1 says that a claim fails.
+
+    Killed or interrupted, the same command goes on where it stopped. Runs that several experiments share are done once.
+    """
+
+    ids: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ID [ID ...]")]
+    """recipes such as A-F1, or a paper (A, B, C, D, TH), or all"""
+    scale: str = "laptop"
+    """smoke (seconds; shows that it runs), laptop (minutes), paper (the paper's own setting)"""
+    out: Folder = Path("spherometer-results")
+    """folder of the results; runs already in it are kept"""
+    workers: CountOrAuto = None
+    """local processes; as many as there are cores where not said"""
+    ray: str | None = None
+    """address of a Ray cluster instead: auto, host:port, or ray://host:port"""
+    slurm: bool = False
+    """submit the runs to SLURM instead"""
+    retries: int = 1
+    """times a crashed run is tried again"""
+    json: bool = False
+    """print JSON instead of a table"""
+
+    def run(self) -> int:
+        """Do the recipes one after the other and print their verdicts."""
+        from spherometer.commands.output import show, show_json
+        from spherometer.recipes import perform
+        from spherometer.sweeps import sweep
+        from spherometer.sweeps.progress import shown
+
+        chosen = _chosen(self.ids)
+        results: list[RecipeResult] = []
+        for recipe in chosen:
+            with shown(f"{recipe.id} {recipe.idea}") as tell:
+                do = partial(
+                    sweep,
+                    root=self.out,
+                    workers=self.workers,
+                    ray=self.ray,
+                    slurm=self.slurm,
+                    retries=self.retries,
+                    tell=tell,
+                )
+                results.append(perform(recipe, self.scale, self.out, do))
+            if not self.json:
+                show(*_report(results[-1], self.out))
+        if self.json:
+            show_json({"results": [result.to_dict() for result in results]})
+        return int(any(verdict.answer == "fails" for result in results for verdict in result.verdicts))
+
+
+def _chosen(ids: tuple[str, ...]) -> list[Any]:
+    from spherometer.recipes import find_recipe, recipes
+
+    known, found = recipes(), []
+    for word in ids:
+        family = [recipe for recipe in known.values() if word.upper() == recipe.paper or word == "all"]
+        found += family or [find_recipe(word)]
+    return list(dict.fromkeys(found))
+
+
+def _report(result: RecipeResult, out: Path) -> list[RenderableType]:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"{result.id}  {result.idea}", title_justify="left")
+    table.add_column("claim")
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("effect (95 % interval)")
+    table.add_column("p", justify="right", no_wrap=True)
+    for verdict in result.verdicts:
+        table.add_row(verdict.sentence, MARKS[verdict.answer], verdict.shown(), verdict.shown_p())
+    parts: list[RenderableType] = [table]
+    failed = [run for run in result.runs if run["state"] == "failed"]
+    if failed:
+        parts.append(f"{len(failed)} of {len(result.runs)} runs failed; the first: {failed[0]['message']}")
+    if result.scale == "smoke":
+        parts.append("At smoke scale verdicts say only that the recipe runs.")
+    folder = out / "recipes" / f"{result.id}.{result.scale}"
+    return [*parts, f"Figure, data and verdicts: {folder}    Page of all results: spherometer report {out}"]

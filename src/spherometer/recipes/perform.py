@@ -1,0 +1,89 @@
+"""A recipe done: its runs swept, its claims judged, its figure drawn, all of it written to a folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from spherometer.figures.panels import draw_panels, panels_csv
+from spherometer.recipes.claims import judge
+from spherometer.recipes.recipe import Experiment, Recipe
+from spherometer.recipes.result import RecipeResult
+from spherometer.recipes.results import Results, Run
+from spherometer.records import provenance
+from spherometer.records.files import write_whole
+from spherometer.records.schema import to_json
+from spherometer.sweeps import Job, Outcome
+
+Sweep = Callable[[list[Job]], list[Outcome]]
+PICTURES = ("png", "svg", "pdf")
+
+
+def perform(recipe: Recipe, scale: str, out: Path, sweep: Sweep) -> RecipeResult:
+    """Do what is not done yet, judge and draw; the result is in `out/recipes/ID.scale`.
+
+    Runs are shared by all recipes of the folder: one with the same settings is done once. A run that failed leaves
+    its claims undecided, and is named in the result.
+
+    Example:
+        >>> perform(find_recipe("A-F1"), "smoke", Path("results"), lambda jobs: sweep(jobs, Path("results")))
+    """
+    began, experiment = time.perf_counter(), recipe.at(scale)
+    runs = list(experiment.runs)
+    outcomes = sweep([run.job for run in runs])
+    if experiment.then is not None:
+        later = list(experiment.then(Results(runs, out)))
+        outcomes, runs = [*outcomes, *sweep([run.job for run in later])], [*runs, *later]
+    results = Results(runs, out)
+    result = RecipeResult(
+        id=recipe.id,
+        idea=recipe.idea,
+        paper=recipe.paper,
+        finding=recipe.finding,
+        scale=scale,
+        verdicts=judge(experiment.claims, results),
+        departures=list(experiment.departures),
+        settings=_shared(runs),
+        runs=[_told(run, outcome) for run, outcome in zip(runs, outcomes, strict=True)],
+        seconds=time.perf_counter() - began,
+        provenance=provenance(),
+        table=None if experiment.table is None else experiment.table(results),
+    )
+    _write(result, experiment, results, out / "recipes" / f"{recipe.id}.{scale}")
+    return result
+
+
+def _write(result: RecipeResult, experiment: Experiment, results: Results, folder: Path) -> None:
+    """The figure in every form first, the result last: where a result is, everything is."""
+    panels = experiment.figure(results)
+    folder.mkdir(parents=True, exist_ok=True)
+    for ending in PICTURES:
+        draw_panels(panels, folder / f"figure.{ending}")
+    write_whole(folder / "figure.json", to_json(panels.to_dict()).encode())
+    write_whole(folder / "data.csv", panels_csv(panels).encode())
+    result.write(folder / "result.json")
+
+
+def _told(run: Run, outcome: Outcome) -> dict[str, Any]:
+    return {
+        "labels": dict(run.labels),
+        "key": run.job.key,
+        "state": outcome.state,
+        "seconds": outcome.seconds,
+        "message": outcome.message,
+    }
+
+
+def _shared(runs: list[Run]) -> dict[str, Any]:
+    """What all runs have in common, by dotted names."""
+    flat = [dict(_flat(run.job.settings)) for run in runs]
+    return {name: value for name, value in flat[0].items() if all(one.get(name) == value for one in flat)}
+
+
+def _flat(settings: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in settings.items():
+        found += _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else [(f"{prefix}{name}", value)]
+    return found

@@ -1,0 +1,68 @@
+"""What a training's settings ask to be measured: a tracker on the way, a set of quantities at the end."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from spherometer.estimators import spectral_density
+from spherometer.metrics import measure
+from spherometer.operators import Hessian
+from spherometer.problems import Problem
+from spherometer.records import RunWriter
+from spherometer.training.assembly import Assembly
+from spherometer.training.tracking import Every, Probe, Schedule, Tracker
+from spherometer.training.tracking.schedules import Within
+from spherometer.values import Estimate
+from spherometer.zoo import random_subset
+
+SPECTRUM_VECTORS = 4
+FULL_PASS = 1000  # samples in a batch of a measurement on more than that
+
+
+def tracker_of(parts: Assembly, run: RunWriter) -> Tracker | None:
+    """The tracker that the settings ask for, writing into the run; None where they ask for nothing."""
+    wanted = parts.settings.measurement
+    if not wanted.track and wanted.trajectory is None:
+        return None
+    schedule: Schedule = Every(wanted.track_every)
+    if wanted.track_within:
+        schedule = Within(schedule, wanted.track_within)
+    problem = _problem(parts, parts.training.model, wanted.track_num, "eval")
+    probe = Probe(wanted.track or ("loss",), schedule)
+    return Tracker(
+        problem, [probe], run=run, trajectory=wanted.trajectory, on_error="raise", seed=parts.settings.loop.seed
+    )
+
+
+def final_rows(parts: Assembly, model: nn.Module) -> tuple[dict[str, Estimate], dict[str, Any]]:
+    """Quantities of the trained model by name, and the quadrature of its Hessian's spectrum where it is wanted."""
+    wanted, seed = parts.settings.measurement, parts.settings.loop.seed
+    rows: dict[str, Estimate] = {}
+    if wanted.measure:
+        found = measure(_problem(parts, model, wanted.measure_num, "eval"), list(wanted.measure), seed=seed)
+        rows |= {name: entry.estimate for name, entry in found.items()}
+    if wanted.measure_batch_statistics:
+        problem = _problem(parts, model, wanted.measure_num, "train")
+        found = measure(problem, list(wanted.measure_batch_statistics), seed=seed)
+        rows |= {f"batch_{name}": entry.estimate for name, entry in found.items()}
+    if not wanted.spectrum:
+        return rows, {}
+    problem = _problem(parts, model, wanted.measure_num, "eval")
+    density = spectral_density(Hessian(problem), num_vectors=SPECTRUM_VECTORS, num_steps=wanted.spectrum, seed=seed)
+    return rows, {"spectrum_nodes": density.nodes, "spectrum_weights": density.weights}
+
+
+def _problem(parts: Assembly, model: nn.Module, num: int | None, batchnorm: Literal["eval", "train"]) -> Problem:
+    """The training loss on clean training samples: all, or so many drawn by the seed."""
+    data = parts.train
+    if num is not None and num < len(data):
+        data = random_subset(data, num, seed=parts.settings.loop.seed)
+    device = next(model.parameters()).device
+    inputs, targets = (part.to(device) for part in data.tensors)
+    if batchnorm == "train" or len(inputs) <= FULL_PASS:
+        return Problem(model, parts.loss, (inputs, targets), batchnorm=batchnorm)
+    batches = list(zip(torch.split(inputs, FULL_PASS), torch.split(targets, FULL_PASS), strict=True))
+    return Problem(model, parts.loss, batches, batchnorm=batchnorm)
