@@ -29,7 +29,16 @@ from spherometer.training.schedules import Schedule, constant, cosine, flat_then
 from spherometer.training.settings import DataSettings, Settings
 from spherometer.training.stopping import AccuracyReached, LossBelow, StopRule
 from spherometer.training.transforms import CropAndFlip, Mixup
-from spherometer.zoo import Dataset, Standardised, build_model, first, load_data, scale_inputs, select_classes
+from spherometer.zoo import (
+    Dataset,
+    Linearised,
+    Standardised,
+    build_model,
+    first,
+    load_data,
+    scale_inputs,
+    select_classes,
+)
 from spherometer.zoo.datasets.standardisation import statistics_of
 
 
@@ -92,6 +101,8 @@ def _data_and_model(settings: Settings) -> tuple[Dataset, Dataset, nn.Module]:
         batchnorm=shape.batchnorm,
         activation=shape.activation,
     )
+    if shape.linearised:
+        model = Linearised(model)
     if wanted.standardise != "none":
         whole = train if wanted.num is None else load(train=True, num=None)
         rule = statistics_of(whole, wanted.standardise)

@@ -120,7 +120,7 @@ def _check_company(settings: Settings) -> None:
 
 def _check_measurement(settings: Settings) -> None:
     wanted = settings.measurement
-    for name in (*wanted.track, *wanted.measure, *wanted.measure_batch_statistics):
+    for name in (*wanted.track, *wanted.track_batch_statistics, *wanted.measure, *wanted.measure_batch_statistics):
         parse(name)
     ends = wanted.track_within
     if len(ends) % 2 or list(ends) != sorted(ends):

@@ -19,21 +19,27 @@ from spherometer.values import Estimate
 from spherometer.zoo import random_subset
 
 SPECTRUM_VECTORS = 4
+BATCH_STATISTICS = "batch"  # before the names of rows with batch norm in training mode
 FULL_PASS = 1000  # samples in a batch of a measurement on more than that
 
 
 def tracker_of(parts: Assembly, run: RunWriter) -> Tracker | None:
     """The tracker that the settings ask for, writing into the run; None where they ask for nothing."""
     wanted = parts.settings.measurement
-    if not wanted.track and wanted.trajectory is None:
+    if not wanted.track and not wanted.track_batch_statistics and wanted.trajectory is None:
         return None
     schedule: Schedule = Every(wanted.track_every)
     if wanted.track_within:
         schedule = Within(schedule, wanted.track_within)
     problem = _problem(parts, parts.training.model, wanted.track_num, "eval")
-    probe = Probe(wanted.track or ("loss",), schedule)
+    probes = [Probe(wanted.track or ("loss",), schedule)]
+    if wanted.track_batch_statistics:
+        whole = _problem(parts, parts.training.model, wanted.track_num, "train").data
+        probes.append(
+            Probe(wanted.track_batch_statistics, schedule, data=whole, batchnorm="train", name=BATCH_STATISTICS)
+        )
     return Tracker(
-        problem, [probe], run=run, trajectory=wanted.trajectory, on_error="raise", seed=parts.settings.loop.seed
+        problem, probes, run=run, trajectory=wanted.trajectory, on_error="raise", seed=parts.settings.loop.seed
     )
 
 

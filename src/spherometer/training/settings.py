@@ -53,6 +53,8 @@ class ModelSettings:
     activation: str | None = None
     """relu, tanh, ..."""
 
+    linearised: bool = False
+    """its first-order expansion in the weights instead, which stays in the lazy regime (A section 5)"""
 
 @dataclass(frozen=True)
 class ObjectiveSettings:
@@ -147,6 +149,8 @@ class MeasurementSettings:
     track: tuple[str, ...] = ()
     """quantities measured as it goes, names of `spherometer metrics`"""
     track_every: int = 10
+    track_batch_statistics: tuple[str, ...] = ()
+    """the same with batch norm in training mode, written as batch/NAME"""
     """steps between two measurements"""
     track_within: tuple[int, ...] = ()
     """pairs of steps; measured only between them (and at the very start), where given"""

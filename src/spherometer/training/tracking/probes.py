@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from spherometer.metrics.measure import Requests, bench_for, measured_on
 from spherometer.metrics.registry import parse
 from spherometer.problems import Problem
+from spherometer.problems.modes import BatchNorm
 from spherometer.training.tracking.schedules import Schedule, as_schedule
 from spherometer.values import Estimate
 
@@ -24,6 +25,7 @@ class Probe:
         every: a number of steps, a Schedule, or "log", "epoch", "jump".
         samples: measure on the first so many samples of the problem's first batch.
         data: measure on other data than the problem's.
+        batchnorm: "eval" or "train", where another mode than the problem's is wanted.
         name: put before the names of the rows, to tell two probes of one metric apart.
 
     Example:
@@ -35,6 +37,7 @@ class Probe:
     every: Schedule | int | str = 10
     samples: int | None = None
     data: Any = None
+    batchnorm: BatchNorm | None = None
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -73,6 +76,8 @@ class LiveProbe:
             problem = problem.sample(probe.samples)
         elif probe.data is not None:
             problem = problem.restricted(probe.data)
+        if probe.batchnorm is not None:
+            problem = replace(problem, batchnorm=probe.batchnorm)
         return cls(problem, requests, as_schedule(probe.every), f"{probe.name}/" if probe.name else "")
 
     def measure(self, seed: int) -> tuple[dict[str, Estimate], dict[str, float]]:
