@@ -10,6 +10,7 @@ import numpy as np
 from spherometer.recipes.results import Results
 
 Reduce = Callable[[np.ndarray], Any]
+Quantity = str | Callable[..., Sequence[float]]  # a name of rows, or (results, **labels) -> one number for each seed
 
 
 def last(values: np.ndarray) -> float:
@@ -17,47 +18,58 @@ def last(values: np.ndarray) -> float:
     return float(values[-1])
 
 
-def falling(results: Results, name: str, *, over: str, how: Reduce = last, **labels: Any) -> list[float]:
+def numbers(results: Results, quantity: Quantity, how: Reduce = last, **labels: Any) -> np.ndarray:
+    """A quantity of the runs with these labels, one number for each seed."""
+    found = quantity(results, **labels) if callable(quantity) else results.reduce(quantity, how, **labels)
+    return np.asarray(found, dtype=float)
+
+
+def levels_of(results: Results, over: str, **labels: Any) -> list[Any]:
+    """The values that a label has among the runs with these labels, in order."""
+    return sorted({run.labels[over] for run in results.choose(**labels) if over in run.labels})
+
+
+def falling(results: Results, name: Quantity, *, over: str, how: Reduce = last, **labels: Any) -> list[float]:
     """For "more X, less Y": minus the slope of ln Y on the place of X among its values, times the whole range of X.
 
-    It is ln of the factor by which Y falls from the smallest to the largest X, fitted through all of them, seed by seed.
+    It is ln of the factor by which Y falls from the smallest to the largest X, fitted through all, seed by seed.
 
     Example:
         >>> Claim("more smoothing, smaller norm", lambda results: falling(results, "mls", over="smoothing"))
     """
-    levels = sorted(results.values(over))
+    levels = levels_of(results, over, **labels)
     if len(levels) < 2:
         raise ValueError(f"expected at least 2 values of {over!r}, got {levels}")
-    table = np.log(np.array([results.reduce(name, how, **{over: level}, **labels) for level in levels]))
+    table = np.log([numbers(results, name, how, **{over: level}, **labels) for level in levels])
     places = np.arange(len(levels)) - (len(levels) - 1) / 2
     slopes = (places[:, None] * table).sum(0) / (places**2).sum()
     return [float(-slope * (len(levels) - 1)) for slope in slopes]
 
 
-def rising(results: Results, name: str, *, over: str, how: Reduce = last, **labels: Any) -> list[float]:
+def rising(results: Results, name: Quantity, *, over: str, how: Reduce = last, **labels: Any) -> list[float]:
     """For "more X, more Y": `falling` with its sign changed."""
     return [-margin for margin in falling(results, name, over=over, how=how, **labels)]
 
 
 def smaller(
-    results: Results, name: str, *, here: dict[str, Any], there: dict[str, Any], how: Reduce = last
+    results: Results, name: Quantity, *, here: dict[str, Any], there: dict[str, Any], how: Reduce = last
 ) -> list[float]:
     """For "Y is smaller here than there": ln(Y there / Y here), seed by seed."""
-    return _paired(np.log(results.reduce(name, how, **there)), np.log(results.reduce(name, how, **here)))
+    return _paired(np.log(numbers(results, name, how, **there)), np.log(numbers(results, name, how, **here)))
 
 
 def larger(
-    results: Results, name: str, *, here: dict[str, Any], there: dict[str, Any], how: Reduce = last
+    results: Results, name: Quantity, *, here: dict[str, Any], there: dict[str, Any], how: Reduce = last
 ) -> list[float]:
     """For "Y is larger here than there": ln(Y here / Y there), seed by seed."""
     return smaller(results, name, here=there, there=here, how=how)
 
 
 def above(
-    results: Results, name: str, *, here: dict[str, Any], there: dict[str, Any], how: Reduce = last
+    results: Results, name: Quantity, *, here: dict[str, Any], there: dict[str, Any], how: Reduce = last
 ) -> list[float]:
     """For quantities on a plain scale, such as accuracies: Y here minus Y there, seed by seed."""
-    return _paired(np.array(results.reduce(name, how, **here)), np.array(results.reduce(name, how, **there)))
+    return _paired(numbers(results, name, how, **here), numbers(results, name, how, **there))
 
 
 def _paired(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray) -> list[float]:

@@ -1,0 +1,50 @@
+"""What is left when training is over: the gap, and a quantity over the values of what was swept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spherometer.figures.panels import Panel, Series
+from spherometer.recipes.margins import Quantity, levels_of, numbers
+from spherometer.recipes.results import Results
+
+
+def gap(results: Results, **labels: Any) -> list[float]:
+    """|training loss − test loss| at the end, one for each seed; Q5."""
+    train, test = results.final("final_train_loss", **labels), results.final("final_test_loss", **labels)
+    return [abs(one - other) for one, other in zip(train, test, strict=True)]
+
+
+def over_label(
+    results: Results, quantity: Quantity, over: str, name: str, *, style: str = "solid", **labels: Any
+) -> Series:
+    """The mean over seeds at each value of a label, and a band of one standard deviation; values are at 0, 1, 2, ...
+
+    Example:
+        >>> over_label(results, gap, "weight_decay", "lr 0.1", rate=0.1)
+    """
+    levels = levels_of(results, over, **labels)
+    table = [numbers(results, quantity, **{over: level}, **labels) for level in levels]
+    mean = np.array([row.mean() for row in table])
+    spread = np.array([row.std(ddof=1) if len(row) > 1 else 0.0 for row in table])
+    return Series(name, range(len(levels)), mean, mean - spread, mean + spread, style=style)
+
+
+def label_panel(
+    results: Results,
+    title: str,
+    quantity: Quantity,
+    over: str,
+    x_label: str,
+    lines: Sequence[tuple[str, dict[str, Any]]],
+    *,
+    log_y: bool = False,
+    **labels: Any,
+) -> Panel:
+    """A quantity over a swept label: one line for each (name, labels)."""
+    series = [over_label(results, quantity, over, name, **labels, **chosen) for name, chosen in lines]
+    names = [f"{level:g}" for level in levels_of(results, over, **labels)]
+    return Panel(title, x_label, title, series, log_y=log_y, x_names=names)
