@@ -77,7 +77,9 @@ def _told(run: Run, outcome: Outcome) -> dict[str, Any]:
 
 
 def _shared(runs: list[Run]) -> dict[str, Any]:
-    """What all runs have in common, by dotted names."""
+    """What all runs have in common, by dotted names; nothing where there are none."""
+    if not runs:
+        return {}
     flat = [dict(_flat(run.job.settings)) for run in runs]
     return {name: value for name, value in flat[0].items() if all(one.get(name) == value for one in flat)}
 

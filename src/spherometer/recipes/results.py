@@ -86,6 +86,20 @@ class Results:
             for run in self.choose(**labels)
         ]
 
+    def vectors(self, name: str, **labels: Any) -> list[dict[int, dict[str, float]]]:
+        """A vector quantity by step and the entries' labels, one dictionary for each seed.
+
+        A matrix has its entries row by row, called "0", "1", ...
+        """
+        found = []
+        for run in self.choose(**labels):
+            steps: dict[int, dict[str, float]] = {}
+            for (known, part), curve in self._rows[run.job.key].items():
+                for step, value in zip(*curve, strict=True) if known == name else ():
+                    steps.setdefault(int(step), {})[part] = float(value)
+            found.append(dict(sorted(steps.items())))
+        return found
+
     def arrays(self, name: str, **labels: Any) -> list[dict[int, np.ndarray]]:
         """Arrays of the runs by step, one dictionary for each seed."""
         return [dict(self._arrays(run, name)) for run in self.choose(**labels)]
