@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import curvature, jacobians, mean_jacobian, memory, tracking, training
+from benchmarks import curvature, jacobians, layouts, mean_jacobian, memory, tracking, training
 from benchmarks.contest import Row
 from benchmarks.networks import images
 
@@ -31,6 +31,7 @@ COLUMNS = (
 CONTESTS = {
     "curvature": [curvature.rows],
     "memory": [memory.rows],
+    "layouts": [layouts.rows],
     "jacobians": [mean_jacobian.rows, jacobians.rows],
 }
 OWN_TABLES = {"training": training.write, "tracking": tracking.write}

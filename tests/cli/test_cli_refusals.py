@@ -45,7 +45,7 @@ LINEAR = ("measure", "digits-linear", "--num", 20, "--threads", 1)
         (["measure", "digits-mlp", "--memory", "0"], "expected a positive number of bytes"),
         (["measure", "digits-mlp", "--data", "digit"], "did you mean 'digits'?"),
         (["measure", "digits-mlp", "--data", "no/such.npz"], "no/such.npz: no such file"),
-        (["measure", "digits-mlp", "--normalise", "imagenet"], "do not fit inputs of shape (1, 8, 8)"),
+        (["measure", "digits-mlp", "--standardise", "imagenet"], "do not fit inputs of shape (1, 8, 8)"),
         (["measure", "digits-mlp", "--parameters", "nothing.*"], "nothing.*"),
         (["measure", "digits-mlp", "--weights", "none.safetensors"], "none.safetensors: no such file"),
         (["measure", "lenet", "--num", "5"], "images of 8x8 are too small"),

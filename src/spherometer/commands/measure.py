@@ -37,7 +37,7 @@ class Measure:
     """which part of a named data set"""
     num: CountOrAll = None
     """the first so many samples, in file order"""
-    normalise: Annotated[str, choice("none", "channelwise", "componentwise", "imagenet", "cifar")] = "none"
+    standardise: Annotated[str, choice("none", "channelwise", "componentwise", "imagenet", "cifar")] = "none"
     """inputs of [0, 1], or with zero mean and unit spread"""
     loss: Annotated[str, choice("auto", "cross-entropy", "half-squared-error", "mse")] = "auto"
     """auto: cross-entropy for classes, half-squared-error for values"""

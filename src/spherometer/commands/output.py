@@ -21,6 +21,11 @@ def show(*parts: RenderableType) -> None:
         console.print(part, markup=False)
 
 
+def note(text: str) -> None:
+    """One line on standard error for whoever waits."""
+    sys.stderr.write(f"spherometer: {text}\n")
+
+
 def show_json(content: dict[str, Any]) -> None:
     """One JSON document, alone on standard output; what JSON cannot hold (inf, nan) becomes a string."""
     sys.stdout.write(json.dumps(plain(content), indent=2, allow_nan=False) + "\n")

@@ -71,6 +71,7 @@ def _states(recipe: Recipe, out: Path) -> dict[str, str]:
 def _catalogue(chosen: list[Recipe], out: Path) -> list[RenderableType]:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("id", style="bold", no_wrap=True)
@@ -79,14 +80,15 @@ def _catalogue(chosen: list[Recipe], out: Path) -> list[RenderableType]:
     table.add_column("done")
     for recipe in chosen:
         done = "\n".join(f"{scale}: {answers}" for scale, answers in _states(recipe, out).items())
-        table.add_row(recipe.id, f"{recipe.idea}\n[dim]{recipe.finding}[/dim]", f"{recipe.minutes:g} min", done)
+        words = Text.assemble(f"{recipe.idea}\n", (recipe.finding, "dim"))
+        table.add_row(recipe.id, words, f"{recipe.minutes:g} min", done)
     footer = "Run one: spherometer run A-F1 --scale smoke    Its plan and claims: spherometer recipes A-F1"
     return [table, f"{len(chosen)} recipes. smoke ends in seconds, laptop in the minutes said on two cores.", footer]
 
 
 def _in_full(recipe: Recipe, scale: str, out: Path) -> list[RenderableType]:
     experiment = recipe.at(scale)
-    lines = [f"[bold]{recipe.id}  {recipe.idea}[/bold]", f"The paper finds: {recipe.finding}.", ""]
+    lines = [f"{recipe.id}  {recipe.idea}", f"The paper finds: {recipe.finding}.", ""]
     lines += [f"At {scale} scale {len(experiment.runs)} runs, claims fixed before them:"]
     lines += [f"  - {claim.sentence}" for claim in experiment.claims]
     lines += ["", "Departures from the paper:", *(f"  - {text}" for text in experiment.departures or ["none"])]

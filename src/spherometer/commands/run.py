@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from spherometer.recipes.result import RecipeResult
 
-MARKS = {"holds": "[green]✓ holds[/green]", "fails": "[red]✗ fails[/red]", "undecided": "[yellow]? undecided[/yellow]"}
+MARKS = {"holds": ("✓ holds", "green"), "fails": ("✗ fails", "red"), "undecided": ("? undecided", "yellow")}
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,18 @@ def _chosen(ids: tuple[str, ...]) -> list[Any]:
 def _report(result: RecipeResult, out: Path) -> list[RenderableType]:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"{result.id}  {result.idea}", title_justify="left")
+    title = Text(f"{result.id}  {result.idea}", style="bold")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
     table.add_column("claim")
     table.add_column("verdict", no_wrap=True)
     table.add_column("effect (95 % interval)")
     table.add_column("p", justify="right", no_wrap=True)
     for verdict in result.verdicts:
-        table.add_row(verdict.sentence, MARKS[verdict.answer], verdict.shown(), verdict.shown_p())
+        words, colour = MARKS[verdict.answer]
+        cells = Text(verdict.sentence), Text(words, style=colour), Text(verdict.shown()), Text(verdict.shown_p())
+        table.add_row(*cells)
     parts: list[RenderableType] = [table]
     failed = [run for run in result.runs if run["state"] == "failed"]
     if failed:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from spherometer.commands.errors import describe
+from spherometer.commands.output import note
 from spherometer.metrics.registry import parse
 from spherometer.operators import DerivativeError
 from spherometer.problems import HalfSquaredError, Problem
@@ -23,6 +24,7 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
     "half-squared-error": HalfSquaredError,
     "mse": nn.MSELoss,
 }
+MANY = 20_000  # samples, from where on a measurement takes minutes
 
 
 def checked_metrics(text: str) -> list[str]:
@@ -37,7 +39,7 @@ def checked_metrics(text: str) -> list[str]:
 
 def make_problem(options: Measure) -> tuple[Problem, dict[str, Any]]:
     """The problem, and where its parts came from in words."""
-    rule = None if options.normalise == "none" else options.normalise
+    rule = None if options.standardise == "none" else options.standardise
     dataset = load_data(
         options.data, root=options.data_root, train=options.split == "train", num=options.num, standardise=rule
     )
@@ -46,6 +48,8 @@ def make_problem(options: Measure) -> tuple[Problem, dict[str, Any]]:
     )
     if options.weights is not None:
         load_weights(model, options.weights)
+    if len(dataset) > MANY and options.num is None:
+        note(f"{len(dataset):,} samples: this may take minutes; --num 1000 measures on the first 1,000")
     problem = _tried(options, model, dataset)
     weights = None if options.weights is None else options.weights.name
     return problem, {"model": options.model, "weights": weights, "data": repr(dataset)[len("Dataset(") : -1]}

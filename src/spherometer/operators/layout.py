@@ -15,8 +15,8 @@ from spherometer.problems.batches import map_tensors
 def quicker_layout(problem: Problem) -> torch.memory_format:
     """Channels last where Hessian products were measured quicker with it: float32 convolutions on a CPU.
 
-    6CNN 1.2 times, VGG-11 and ResNet-18 with batch statistics 1.05 to 1.1; fixed statistics make it 0.85 (ResNet-18,
-    ResNet-20). A rule rather than a race, since float32 answers differ in their last digits between the layouts and
+    With fixed batch-norm statistics it was slower (`python -m benchmarks --only layouts` holds the rule against its
+    alternative). A rule rather than a race, since float32 answers differ in their last digits between the layouts and
     the same seed has to give the same number.
     """
     fixed = problem.batchnorm == "eval" and any(isinstance(module, _BatchNorm) for module in problem.model.modules())

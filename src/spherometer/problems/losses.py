@@ -149,6 +149,11 @@ def check_targets(loss: Loss, outputs: Any, targets: Any) -> None:
     if name in ("cross_entropy", "nll_loss") and isinstance(targets, Tensor) and not targets.is_floating_point():
         classes = outputs.shape[1 if outputs.ndim > 1 else 0]
         _refuse_bad_classes(targets[targets != options.get("ignore_index", -100)], classes)
+    elif name == "cross_entropy" and isinstance(targets, Tensor) and targets.shape != outputs.shape:
+        raise ValueError(
+            f"cross-entropy expected class numbers (a tensor of whole numbers: targets.long()) or probabilities of the "
+            f"outputs' shape {tuple(outputs.shape)}, got {targets.dtype} of shape {tuple(targets.shape)}"
+        )
 
 
 def check_reduction(loss: Loss) -> None:

@@ -130,6 +130,10 @@ class RunReader:
 
         return self._read(work)
 
+    def names(self) -> list[str]:
+        """Names of all quantities and events so far."""
+        return [name for (name,) in self._select("SELECT name FROM rows UNION SELECT name FROM events ORDER BY name")]
+
     def last_step(self) -> int | None:
         """The largest step with a row."""
         found: int | None = self._select("SELECT MAX(step) FROM rows")[0][0]

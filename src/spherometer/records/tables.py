@@ -80,6 +80,10 @@ def _entries(runs: Mapping[str, RunReader], what: str, names: Iterable[str] | No
             columns[column].extend(values)
         for key, value in zip(settings, chosen, strict=True):
             columns[key].extend([value] * len(found))
+    if wanted and runs and not columns["name"]:
+        known = sorted({entry for run in runs.values() for entry in run.names()})
+        if known:
+            raise KeyError(f"no run has {' or '.join(sorted(wanted))}; they have {', '.join(known)}")
     if "converged" in columns:
         columns["converged"] = [bool(value) for value in columns["converged"]]
     return columns

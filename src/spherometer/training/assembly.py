@@ -136,15 +136,15 @@ def _objective(settings: Settings, loss: Loss, stream: Generator) -> Objective:
     wanted = settings.objective
     if wanted.defence != "none":
         inner = PGD(
-            wanted.radius,
+            settings.usual("radius"),
             wanted.norm,  # type: ignore[arg-type]
             num_steps=wanted.attack_steps,
             step_size=wanted.attack_step_size,
         )
         if wanted.defence == "at":
             return AdversarialTraining(inner, stream, loss)
-        return Trades(inner, stream, wanted.beta, loss)
-    strength = wanted.coefficient
+        return Trades(inner, stream, settings.usual("beta"), loss)
+    strength = settings.usual("coefficient")
     makers: dict[str, Any] = {
         "mean-jacobian": lambda: MeanJacobianPenalty(strength, generator=stream),
         "input-jacobian": lambda: InputJacobianPenalty(strength, generator=stream),
@@ -167,7 +167,7 @@ def _optimizer(settings: Settings, model: nn.Module) -> Optimizer:
         "sam": SAM,
         "asam": ASAM,
         "ejr": partial(EJR, seed=settings.loop.seed),
-        "ejr-v2": partial(EJRv2, seed=settings.loop.seed, mu=wanted.mu),
+        "ejr-v2": partial(EJRv2, seed=settings.loop.seed, mu=settings.usual("mu")),
     }
     made: Optimizer = kinds[wanted.method](model.parameters(), base, rho=settings.rho, model=model, **options)
     return made
@@ -181,7 +181,7 @@ def _schedule(settings: Settings, num_epochs: int) -> Schedule:
         if wanted.average_from:
             return flat_then_linear(wanted.average_from, final=0.5)
         return flat_then_linear(num_epochs)
-    return multi_step(wanted.milestones, wanted.factor) if wanted.schedule == "steps" else constant()
+    return multi_step(wanted.milestones, settings.usual("factor")) if wanted.schedule == "steps" else constant()
 
 
 def _transforms(settings: Settings, train: Dataset) -> list[Transform]:

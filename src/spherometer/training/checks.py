@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from math import isfinite
 
 from spherometer.metrics.registry import parse
@@ -50,6 +51,8 @@ def _check_counts(settings: Settings) -> None:
         ("seed", settings.loop.seed),
         ("padding", settings.loop.padding),
         ("spectrum", measurement.spectrum),
+        ("batch_spectrum", measurement.batch_spectrum),
+        ("autoattack", measurement.autoattack),
     ):
         if count < 0:
             raise ValueError(f"{name}: expected a whole number of at least 0, got {count}")
@@ -111,6 +114,15 @@ def _check_company(settings: Settings) -> None:
             method.method == "plain" and method.rho is not None,
             "plain steps have no rho: choose a method or leave it out",
         ),
+        (objective.penalty == "none" and objective.coefficient is not None, "a coefficient needs a penalty"),
+        (not defended and objective.radius is not None, "a radius needs a defence: at or trades"),
+        (objective.defence != "trades" and objective.beta is not None, "beta is for defence trades"),
+        (method.method != "ejr-v2" and method.mu is not None, "mu is for method ejr-v2"),
+        (method.schedule != "steps" and method.factor is not None, "a factor is for schedule steps"),
+        (
+            settings.measurement.autoattack > 0 and not defended,
+            "autoattack judges a defended model: choose a defence or leave it out",
+        ),
         (loop.stop_accuracy is not None and loop.stop_loss is not None, "expected one stop rule, got two"),
         (method.base != "sgd" and method.momentum > 0, f"{method.base} has no momentum of its own: leave it out"),
     ):
@@ -120,7 +132,8 @@ def _check_company(settings: Settings) -> None:
 
 def _check_measurement(settings: Settings) -> None:
     wanted = settings.measurement
-    for name in (*wanted.track, *wanted.track_batch_statistics, *wanted.measure, *wanted.measure_batch_statistics):
+    asked = (wanted.track, wanted.track_batch_statistics, wanted.track_example, wanted.measure)
+    for name in (*chain(*asked), *wanted.measure_batch_statistics):
         parse(name)
     ends = wanted.track_within
     if len(ends) % 2 or list(ends) != sorted(ends):

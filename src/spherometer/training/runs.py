@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from spherometer.records import RunReader, RunWriter, write_tensors
-from spherometer.training.adversaries import PGD, robust_accuracy
+from spherometer.training.adversaries import PGD, AutoAttack, robust_accuracy
 from spherometer.training.assembly import Assembly, assemble
 from spherometer.training.checkpoints import load_checkpoint, save_checkpoint
 from spherometer.training.evaluation import Score, evaluate
@@ -145,10 +145,17 @@ def _robustness(parts: Assembly, model: nn.Module) -> dict[str, Any]:
     wanted = parts.settings.objective
     if wanted.defence == "none":
         return {}
-    judge = PGD(wanted.radius, wanted.norm, num_steps=JUDGE_STEPS)  # type: ignore[arg-type]
+    judge = PGD(parts.settings.usual("radius"), wanted.norm, num_steps=JUDGE_STEPS)  # type: ignore[arg-type]
     data = parts.test.tensors
     found = robust_accuracy(model, data, judge, seed=parts.settings.loop.seed, check_masking=True)
-    return {"test_robust_accuracy": replace(found, seconds=0.0)}  # the same rows however long it took
+    told = {"test_robust_accuracy": replace(found, seconds=0.0)}  # the same rows however long it took
+    num = parts.settings.measurement.autoattack
+    if num:
+        few = tuple(part[:num] for part in data)
+        strongest = AutoAttack(parts.settings.usual("radius"), wanted.norm)  # type: ignore[arg-type]
+        found = robust_accuracy(model, few, strongest, seed=parts.settings.loop.seed)
+        told["test_autoattack_accuracy"] = replace(found, seconds=0.0)
+    return told
 
 
 def _headline(parts: Assembly) -> str:

@@ -16,6 +16,7 @@ METHODS = ("plain", "sam", "asam", "ejr", "ejr-v2")
 BASES = ("sgd", "adam", "adamw")
 SCHEDULES = ("constant", "cosine", "flat-then-linear", "steps")
 RADII = {"sam": 0.05, "asam": 0.5, "ejr": 2.0, "ejr-v2": 2.0}  # of paper C, Table 3, for CIFAR-10
+USUAL = {"coefficient": 0.01, "radius": 8 / 255, "beta": 6.0, "mu": 0.03, "factor": 0.1}  # where a part is used
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,9 @@ class ModelSettings:
     """with or without, where the model leaves it open"""
     activation: str | None = None
     """relu, tanh, ..."""
-
     linearised: bool = False
     """its first-order expansion in the weights instead, which stays in the lazy regime (A section 5)"""
+
 
 @dataclass(frozen=True)
 class ObjectiveSettings:
@@ -66,20 +67,20 @@ class ObjectiveSettings:
     """degree α, the labels' entropy subtracted (L13)"""
     penalty: str = "none"
     """none, mean-jacobian (simple EJR, L8), input-jacobian (L16), gradient-norm or fisher (L18)"""
-    coefficient: float = 0.01
-    """of the penalty"""
+    coefficient: float | None = None
+    """of the penalty; 0.01 where none is given"""
     defence: str = "none"
     """none, at (L19) or trades (L20)"""
-    radius: float = 8 / 255
-    """of the adversary's ball, on inputs in [0, 1]"""
+    radius: float | None = None
+    """of the adversary's ball, on inputs in [0, 1]; 8/255 where none is given"""
     norm: str = "linf"
     """linf or l2"""
     attack_steps: int = 10
     """of the adversary, for each batch"""
     attack_step_size: float | None = None
     """2.5 radius/steps where none is given"""
-    beta: float = 6.0
-    """of trades"""
+    beta: float | None = None
+    """of trades; 6 where none is given"""
 
 
 @dataclass(frozen=True)
@@ -98,14 +99,14 @@ class MethodSettings:
     """never part of a measured loss"""
     rho: float | None = None
     """radius of the two-pass methods; paper C's where none is given"""
-    mu: float = 0.03
-    """of ejr-v2"""
+    mu: float | None = None
+    """of ejr-v2; 0.03 where none is given"""
     schedule: str = "constant"
     """constant, cosine (L29), flat-then-linear (L27), or steps (L28)"""
     milestones: tuple[int, ...] = ()
     """epochs at which steps lower the rate"""
-    factor: float = 0.1
-    """by which steps lower the rate"""
+    factor: float | None = None
+    """by which steps lower the rate; 0.1 where none is given"""
     average_from: int | None = None
     """average the weights from this epoch on (L26) and evaluate the average"""
 
@@ -148,14 +149,16 @@ class MeasurementSettings:
 
     track: tuple[str, ...] = ()
     """quantities measured as it goes, names of `spherometer metrics`"""
-    track_every: int = 10
     track_batch_statistics: tuple[str, ...] = ()
     """the same with batch norm in training mode, written as batch/NAME"""
+    track_every: int = 10
     """steps between two measurements"""
     track_within: tuple[int, ...] = ()
     """pairs of steps; measured only between them (and at the very start), where given"""
     track_num: int | None = None
     """measured on so many training samples, drawn once; all where none is given"""
+    track_example: tuple[str, ...] = ()
+    """quantities of the first training sample alone, at the same steps, written as example/NAME"""
     measure: tuple[str, ...] = ()
     """quantities measured at the end, written as final_NAME"""
     measure_batch_statistics: tuple[str, ...] = ()
@@ -164,8 +167,12 @@ class MeasurementSettings:
     """measured on so many training samples, drawn once; all where none is given"""
     spectrum: int = 0
     """steps of the Lanczos quadrature of the Hessian's spectral density at the end; 0 for none"""
+    batch_spectrum: int = 0
+    """the same with batch norm in training mode, kept as batch_spectrum_nodes and batch_spectrum_weights"""
     trajectory: int | None = None
     """steps between two kept places of the weights, randomly projected (L30)"""
+    autoattack: int = 0
+    """so many test samples of a defended model judged by AutoAttack at the end (L22); 0 for none"""
 
 
 @dataclass(frozen=True)
@@ -225,6 +232,11 @@ class Settings:
         told = asdict(self)
         told["data"].pop("data_root")
         return told
+
+    def usual(self, name: str) -> float:
+        """A number of `USUAL` as given, or its usual value."""
+        given = getattr(self.method if name in ("mu", "factor") else self.objective, name)
+        return USUAL[name] if given is None else given
 
     @property
     def rho(self) -> float:

@@ -258,7 +258,7 @@ def test_rows_go_to_the_folder_and_to_every_sink(tmp_path):
     assert any(name.startswith("impurity_quantiles/") for name in sink.seen[0][1])
     table = sm.read_runs(tmp_path / "run", names=["sharpness"])
     assert table["value"].to_list() == [row.value for row in tracker.series("sharpness")]
-    assert RunReader(tmp_path / "run").manifest["settings"]["conventions"]["loss"] == "CrossEntropyLoss"
+    assert RunReader(tmp_path / "run").manifest["settings"]["tracking"]["conventions"]["loss"] == "CrossEntropyLoss"
     assert RunReader(tmp_path / "run").state == "done"
 
 

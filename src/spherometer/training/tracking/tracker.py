@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, get_args
@@ -44,6 +44,7 @@ class Tracker:
         sinks: objects with `log(dict, step)`, or functions.
         batch_size: of the training; adds the threshold 2ρ_B/lr of SGD at the cost of a pass of gradient norms.
         trajectory: schedule on which the path of the weights is kept, randomly projected.
+        settings: of your training, kept in the manifest of the run folder: `read_runs(..., settings=["lr"])`.
         rtol: accuracy of metrics that have one to choose and whose default is finer.
         on_error: what a failing measurement does: "warn" records it and training goes on, "raise" records and stops.
 
@@ -66,6 +67,7 @@ class Tracker:
         sinks: Sequence[Sink | Callable[[dict[str, float], int], Any]] = (),
         batch_size: int | None = None,
         trajectory: Schedule | int | str | None = None,
+        settings: Mapping[str, Any] | None = None,
         rtol: float = 0.01,
         on_error: Trouble = "warn",
         seed: int = 0,
@@ -85,11 +87,12 @@ class Tracker:
         self._entered = False
         self.number = 0
 
-        def settings() -> dict[str, Any]:
+        def manifest() -> dict[str, Any]:
             probes = [{"metrics": list(probe.requests), "schedule": repr(probe.schedule)} for probe in self._probes]
-            return {"conventions": conventions(problem, seed), "probes": probes, "budget": budget, "rtol": rtol}
+            told = {"conventions": conventions(problem, seed), "probes": probes, "budget": budget, "rtol": rtol}
+            return dict(settings or {}) | {"tracking": told}
 
-        self._outlets = Outlets(run, sinks, settings, seed, on_error, watch)
+        self._outlets = Outlets(run, sinks, manifest, seed, on_error, watch)
 
     @property
     def rows(self) -> list[Row]:

@@ -1,0 +1,143 @@
+"""A training in its folder: what is tracked and measured, resumed exactly; settings as data and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import spherometer as sm
+from spherometer.records import RunReader
+from spherometer.training import runs
+from spherometer.training.assembly import assemble
+from spherometer.training.instruments import final_rows
+from spherometer.training.settings import Settings
+from spherometer.training.tracking.schedules import Every, Moment, Within
+
+SMALL = {
+    "data": {"num": 60, "num_test": 30},
+    "model": {"model": "digits-linear"},
+    "loop": {"steps": 12, "evaluate_every": 4, "seed": 3},
+    "measurement": {
+        "track": ["sharpness", "impurity"],
+        "track_every": 3,
+        "track_num": 40,
+        "measure": ["sharpness", "top_eigenvalues:num=2"],
+        "spectrum": 5,
+        "trajectory": 4,
+    },
+}
+PASSING = {"tracking_overhead"}  # a time, not a number of the run
+
+
+def values(folder: Path) -> dict:
+    """Every value by step, name and part, times aside."""
+    return {(row[1], row[2], row[3]): row[4] for row in RunReader(folder).rows() if row[2] not in PASSING}
+
+
+def test_settings_are_their_differences_from_the_defaults():
+    settings = Settings.of(SMALL)
+    assert settings.measurement.track == ("sharpness", "impurity")
+    told = settings.differences()
+    assert told["loop"] == {"steps": 12, "evaluate_every": 4, "seed": 3}
+    assert set(told) == set(SMALL)
+    assert Settings.of(told) == settings
+    assert Settings().differences() == {}
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ({"lop": {}}, "no table of settings is called 'lop'"),
+        ({"loop": {"step": 3}}, "loop has no setting 'step'"),
+        ({"measurement": {"track": ["sharpnes"]}, "loop": {"steps": 1}}, "did you mean 'sharpness'"),
+        ({"measurement": {"track_within": [5]}, "loop": {"steps": 1}}, "pairs of rising steps"),
+        ({"measurement": {"track_within": [5, 1]}, "loop": {"steps": 1}}, "pairs of rising steps"),
+        ({"measurement": {"spectrum": -1}, "loop": {"steps": 1}}, "spectrum: expected a whole number"),
+        ({"measurement": {"measure_num": 0}, "loop": {"steps": 1}}, "measure_num: expected a whole number"),
+    ],
+)
+def test_wrong_settings_get_one_line(tables, words):
+    with pytest.raises(ValueError, match=words):
+        Settings.of(tables).checked()
+
+
+def test_what_a_run_writes(tmp_path):
+    runs.perform(SMALL, tmp_path / "run")
+    reader, found = RunReader(tmp_path / "run"), values(tmp_path / "run")
+    assert reader.state == "done"
+    assert {step for step, name, _ in found if name == "sharpness"} == {0, 3, 6, 9, 12}
+    assert {step for step, name, _ in found if name == "test_loss"} == {0, 4, 8, 12}
+    assert (12, "final_top_eigenvalues:num=2", "1") in found
+    assert {step for _, step, name in reader.arrays() if name == "trajectory"} == {0, 4, 8, 12}
+    nodes, weights = (reader.array(12, f"spectrum_{part}") for part in ("nodes", "weights"))
+    assert nodes.shape == weights.shape == (4, 5)
+    np.testing.assert_allclose(weights.sum(1), 1)
+
+
+def test_the_final_numbers_are_those_of_the_library(tmp_path):
+    parts = assemble(Settings.of(SMALL))
+    rows, _ = final_rows(parts, parts.training.model)
+    problem = sm.Problem(parts.training.model, parts.loss, parts.train.tensors)
+    expected = sm.measure(problem, ["sharpness"], seed=3)["sharpness"]
+    assert float(rows["sharpness"].value) == pytest.approx(float(expected.value), rel=1e-3)
+
+
+def test_measuring_leaves_the_training_as_it_is(tmp_path):
+    runs.perform(SMALL, tmp_path / "measured")
+    runs.perform({name: table for name, table in SMALL.items() if name != "measurement"}, tmp_path / "plain")
+    measured, plain = values(tmp_path / "measured"), values(tmp_path / "plain")
+    assert {key: measured[key] for key in plain} == plain
+
+
+def test_a_killed_run_ends_with_the_rows_of_an_undisturbed_one(tmp_path, monkeypatch):
+    runs.perform(SMALL, tmp_path / "whole")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    real = runs._scores
+    calls = iter(range(100))
+    monkeypatch.setattr(runs, "_scores", lambda *given: killed() if next(calls) == 2 else real(*given))
+    with pytest.raises(KeyboardInterrupt):
+        runs.perform(SMALL, tmp_path / "broken")
+    assert RunReader(tmp_path / "broken").state == "stopped"
+    assert 6 in {step for step, _, _ in values(tmp_path / "broken")}  # later than the checkpoint of step 4
+    monkeypatch.undo()
+    runs.perform(SMALL, tmp_path / "broken")
+    assert values(tmp_path / "broken") == values(tmp_path / "whole")
+
+
+def test_batch_statistics_have_rows_of_their_own(tmp_path):
+    tables = {
+        "data": {"num": 40, "num_test": 20},
+        "model": {"model": "digits-resnet8"},
+        "loop": {"steps": 2},
+        "measurement": {"measure": ["sharpness"], "measure_batch_statistics": ["sharpness"], "measure_num": 30},
+    }
+    runs.perform(tables, tmp_path / "run")
+    found = values(tmp_path / "run")
+    assert found[(2, "final_sharpness", "")] != found[(2, "final_batch_sharpness", "")]
+
+
+def test_some_classes_only():
+    parts = assemble(Settings.of({"data": {"classes": [7, 1], "num": 50}, "loop": {"steps": 1}}))
+    assert parts.train.num_classes == 2
+    assert len(parts.train) == 50
+    assert parts.training.model(parts.train.inputs[:2]).shape == (2, 2)
+    assert set(parts.train.targets.tolist()) == {0, 1}
+
+
+def test_windows_of_steps():
+    schedule = Within(Every(2), (4, 6, 10, 10))
+    assert [step for step in range(1, 13) if schedule.due(Moment(step))] == [4, 6, 10]
+    assert schedule.due(Moment(1, first=True))
+    assert not schedule.due(Moment(4, epoch_ended=True))
+
+
+def test_the_global_random_state_is_untouched(tmp_path):
+    before = torch.get_rng_state()
+    runs.perform(SMALL, tmp_path / "run")
+    assert torch.equal(torch.get_rng_state(), before)
