@@ -9,12 +9,14 @@ import numpy as np
 from spherometer.figures.panels import Line, Panel, Panels, over_seeds
 from spherometer.recipes.claims import Claim
 from spherometer.recipes.margins import falling
+from spherometer.recipes.papers.a_networks import SOFTMAXED, data_of, model_of, smaller_setting
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe, variant
 from spherometer.recipes.results import Results, Run, training_run
 
-JACOBIAN, SMOOTHINGS = "softmax_input_jacobian_norm", (0.0, 0.5, 0.75)
-SMALL = {"vgg11-bn": "digits-cnn", "resnet18": "digits-resnet8"}  # the laptop's stand-in for each network
+SMOOTHINGS = (0.0, 0.5, 0.75)
+SHARPNESS = "batch/sharpness"
 FASTER = 5  # small networks on easy data stand this much larger learning rates, and need them to sharpen in time
+STEPS = 400  # of the laptop
 
 
 @recipe(
@@ -23,11 +25,11 @@ FASTER = 5  # small networks on easy data stand this much larger learning rates,
     finding="more smoothing, smaller final Jacobian norm and less sharpening",
     minutes=2,
 )
-def label_smoothing(scale: Scale, *, model: str = "vgg11-bn", learning_rate: float = 0.08) -> Experiment:
+def label_smoothing(scale: Scale, *, network: str = "vgg11", learning_rate: float = 0.08) -> Experiment:
     """GD on smoothed labels: loss, sharpness and softmaxed Jacobian norm over the iterations; A B.1, 5.3 item 2."""
     seeds = range(at_scale(scale, smoke=2, laptop=5, paper=5))
     rate = learning_rate if scale == "paper" else FASTER * learning_rate
-    plan = partial(_run, scale, model, rate)
+    plan = partial(_run, scale, network, rate)
 
     def then(results: Results) -> list[Run]:
         """The smoothed runs take as many iterations as the unsmoothed one needed for 99 % accuracy."""
@@ -41,73 +43,84 @@ def label_smoothing(scale: Scale, *, model: str = "vgg11-bn", learning_rate: flo
         claims=[
             Claim(
                 "more smoothing gives a smaller softmaxed Jacobian norm at the end",
-                lambda results: falling(results, JACOBIAN, over="smoothing"),
+                lambda results: falling(results, SOFTMAXED, over="smoothing"),
                 unit=unit,
                 source="A-F1; 5.3 item 2",
             ),
             Claim(
                 "more smoothing gives a lower peak of the sharpness",
-                lambda results: falling(results, "sharpness", over="smoothing", how=np.max),
+                lambda results: falling(results, SHARPNESS, over="smoothing", how=np.max),
                 unit=unit,
                 source="A-F1; 5.3 item 2",
             ),
         ],
-        figure=partial(_figure, rate=rate),
-        departures=_departures(scale, model, learning_rate),
+        figure=partial(smoothing_figure, rate=rate),
+        departures=_departures(scale, network, learning_rate),
     )
 
 
-def _run(scale: Scale, model: str, rate: float, smoothing: float, seed: int, steps: int | None = None) -> Run:
+def _run(scale: Scale, network: str, rate: float, smoothing: float, seed: int, steps: int | None = None) -> Run:
     paper = scale == "paper"
-    loop = {"steps": steps or at_scale(scale, smoke=20, laptop=600, paper=20_000)}
+    loop = {"steps": steps or at_scale(scale, smoke=20, laptop=STEPS, paper=20_000)}
     if paper:
         loop |= {"ghost_size": 5000}
     if paper and steps is None:
         loop |= {"stop_accuracy": 0.99, "stop_every": 1}
     return training_run(
         {"smoothing": smoothing, "seed": seed},
-        data={"data": "cifar10", "standardise": "componentwise"} if paper else {"data": "digits", "num": 1000},
-        model={"model": model} if paper else {"model": SMALL[model]},
+        data=data_of(scale, "cifar10", "componentwise"),
+        model=model_of(scale, network),
         objective={"label_smoothing": smoothing},
         method={"learning_rate": rate},
         loop=loop,
         measurement={
-            "track": ["loss", "sharpness", JACOBIAN],
+            "track": ["loss", SOFTMAXED],
+            "track_batch_statistics": ["sharpness"],
             "track_every": at_scale(scale, smoke=5, laptop=10, paper=5),
             "track_num": at_scale(scale, smoke=100, laptop=500, paper=2500),
         },
     )
 
 
-def _figure(results: Results, *, rate: float) -> Panels:
-    def panel(title: str, name: str, **options: object) -> Panel:
-        series = [
-            over_seeds(results.curve(name, smoothing=smoothing), f"α = {smoothing:g}")
-            for smoothing in sorted(results.values("smoothing"))
-        ]
-        return Panel(title, "iteration", title, series, **options)
-
+def smoothing_figure(results: Results, *, rate: float) -> Panels:
+    """Loss, sharpness and softmaxed Jacobian norm over the iterations, a line for each degree of smoothing."""
+    edge = [Line("2/lr", y=2 / rate)]
     return Panels(
         [
-            panel("loss − label entropy", "loss", log_y=True),
-            panel("sharpness", "sharpness", lines=[Line("2/lr", y=2 / rate)]),
-            panel("softmaxed Jacobian norm", JACOBIAN, log_y=True),
+            smoothing_panel(results, "loss − label entropy", "loss", log_y=True),
+            smoothing_panel(results, "sharpness", SHARPNESS, lines=edge),
+            smoothing_panel(results, "softmaxed Jacobian norm", SOFTMAXED, log_y=True),
         ],
         caption="Full-batch gradient descent with label smoothing α; mean and standard deviation over seeds.",
     )
 
 
-def _departures(scale: Scale, model: str, learning_rate: float) -> list[str]:
+def smoothing_panel(results: Results, title: str, name: str, **options: object) -> Panel:
+    """A tracked quantity over the iterations, a line for each degree of smoothing."""
+    series = [
+        over_seeds(results.curve(name, smoothing=smoothing), f"α = {smoothing:g}")
+        for smoothing in sorted(results.values("smoothing"))
+    ]
+    return Panel(title, "iteration", title, series, **options)  # type: ignore[arg-type]
+
+
+def _departures(scale: Scale, network: str, learning_rate: float) -> list[str]:
     if scale == "paper":
         return ["measured every 5 iterations (the text says 5, 10 or 20)"]
     return [
-        f"{SMALL[model]} on 1,000 digits instead of {model} on CIFAR-10; inputs are not standardised",
+        *smaller_setting(scale, network, "cifar10"),
         f"learning rate {FASTER * learning_rate:g} instead of {learning_rate:g}",
         "a fixed number of iterations for all instead of 99 % accuracy of the unsmoothed run",
     ]
 
 
-for number, (model, learning_rate) in enumerate(
-    [(model, rate) for model in ("vgg11-bn", "resnet18") for rate in (0.08, 0.04, 0.02)], start=6
+for number, (network, learning_rate) in enumerate(
+    [(network, rate) for network in ("vgg11", "resnet18") for rate in (0.08, 0.04, 0.02)], start=6
 ):
-    variant(f"A-F{number}", label_smoothing, model=model, learning_rate=learning_rate)
+    variant(
+        f"A-F{number}",
+        label_smoothing,
+        f"label smoothing tames sharpening: {network}, learning rate {learning_rate:g}",
+        network=network,
+        learning_rate=learning_rate,
+    )

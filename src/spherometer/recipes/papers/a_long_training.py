@@ -1,0 +1,147 @@
+"""Paper A, C.1: SGD with label smoothing, the first steps and the last (A-F28, A-F29)."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import log
+
+import numpy as np
+
+from spherometer.figures.panels import Panels
+from spherometer.recipes.claims import Claim
+from spherometer.recipes.margins import falling, last, smaller
+from spherometer.recipes.papers.a_label_smoothing import SHARPNESS, SMOOTHINGS, smoothing_panel
+from spherometer.recipes.papers.a_networks import SOFTMAXED, data_of, model_of, smaller_setting
+from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe
+from spherometer.recipes.results import Results, Run, training_run
+
+OUTPUT = "output_frobenius"
+COLLAPSE = log(10)  # "to zero": at least ten times below the peak
+
+
+@recipe(
+    "A-F28",
+    "label smoothing tames sharpening from the first epoch of SGD",
+    finding="smoothing has the order of the full-batch case",
+    minutes=2,
+)
+def first_steps(scale: Scale) -> Experiment:
+    """SGD, batch 128, the first epoch: sharpness, softmaxed Jacobian norm and output norm; A Fig 28."""
+    unit = "ln of the factor from α = 0 to α = 0.75"
+    steps = at_scale(scale, smoke=20, laptop=300, paper=391)
+    every = at_scale(scale, smoke=5, laptop=10, paper=5)
+    return Experiment(
+        runs=_runs(scale, {"steps": steps}, every),
+        claims=[
+            Claim(
+                "more smoothing gives a smaller softmaxed Jacobian norm at the end of the first steps",
+                lambda results: falling(results, SOFTMAXED, over="smoothing"),
+                unit=unit,
+                source="A-F28",
+            ),
+            Claim(
+                "more smoothing gives a lower peak of the sharpness",
+                lambda results: falling(results, SHARPNESS, over="smoothing", how=np.max),
+                unit=unit,
+                source="A-F28",
+            ),
+        ],
+        figure=partial(_figure, caption="SGD in the first epoch, label smoothing α."),
+        departures=_departures(scale, "300 steps instead of the 391 of an epoch"),
+    )
+
+
+@recipe(
+    "A-F29",
+    "without smoothing long training flattens by growing outputs",
+    finding="unsmoothed: output norm grows, sharpness and softmaxed Jacobian norm collapse; smoothed: a plateau",
+    minutes=4,
+)
+def long_training(scale: Scale) -> Experiment:
+    """SGD, batch 128, 90 epochs; A Fig 29, 5.3 item 4."""
+    epochs = at_scale(scale, smoke=20, laptop=300, paper=90)
+    every = at_scale(scale, smoke=10, laptop=40, paper=391)
+    source = "A-F29; 5.3 item 4"
+    plain, smoothed = {"smoothing": 0.0}, {"smoothing": 0.5}
+    names = {"sharpness": SHARPNESS, "softmaxed Jacobian norm": SOFTMAXED}
+    return Experiment(
+        runs=_runs(scale, {"epochs": epochs}, every),
+        claims=[
+            Claim(
+                "without smoothing the output norm keeps growing: it is larger at the end than half-way",
+                lambda results: results.reduce(OUTPUT, _second_half, smoothing=0.0),
+                unit="ln of the factor from half-way to the end",
+                source=source,
+            ),
+            *(
+                Claim(
+                    f"without smoothing the {word} falls to a tenth of its peak or less",
+                    partial(_collapse, name=name),
+                    unit="ln of the factor from the peak to the end",
+                    least=COLLAPSE,
+                    source=source,
+                )
+                for word, name in names.items()
+            ),
+            *(
+                Claim(
+                    f"with smoothing the {word} stays larger: α = 0 ends below α = 0.5",
+                    partial(smaller, name=name, here=plain, there=smoothed),
+                    unit="ln of the factor",
+                    source=source,
+                )
+                for word, name in names.items()
+            ),
+        ],
+        figure=partial(_figure, caption="SGD for long, label smoothing α.", log_y=True),
+        departures=_departures(scale, "300 epochs of 8 steps instead of 90 of 391"),
+    )
+
+
+def _runs(scale: Scale, length: dict[str, int], every: int) -> list[Run]:
+    seeds = range(at_scale(scale, smoke=2, laptop=5, paper=5))
+    return [
+        training_run(
+            {"smoothing": smoothing, "seed": seed},
+            data=data_of(scale, "cifar10"),
+            model=model_of(scale, "vgg11"),
+            objective={"label_smoothing": smoothing},
+            method={"learning_rate": 0.1, "momentum": 0.9},
+            loop=length | {"batch_size": 128},
+            measurement={
+                "track": ["loss", SOFTMAXED, OUTPUT],
+                "track_batch_statistics": ["sharpness"],
+                "track_every": every,
+                "track_num": at_scale(scale, smoke=100, laptop=300, paper=1000),
+            },
+        )
+        for smoothing in SMOOTHINGS
+        for seed in seeds
+    ]
+
+
+def _second_half(values: np.ndarray) -> float:
+    return log(values[-1] / values[len(values) // 2])
+
+
+def _collapse(results: Results, *, name: str) -> list[float]:
+    return results.reduce(name, lambda values: np.log(values.max() / last(values)), smoothing=0.0)
+
+
+def _figure(results: Results, *, caption: str, log_y: bool = False) -> Panels:
+    return Panels(
+        [
+            smoothing_panel(results, "sharpness", SHARPNESS, log_y=log_y),
+            smoothing_panel(results, "softmaxed Jacobian norm", SOFTMAXED, log_y=True),
+            smoothing_panel(results, "output norm ‖F‖_F", OUTPUT),
+        ],
+        caption=f"{caption} Mean and standard deviation over seeds.",
+    )
+
+
+def _departures(scale: Scale, length: str) -> list[str]:
+    told = [
+        "learning rate 0.1 and smoothing 0, 0.5, 0.75 are not stated: those of B.1 and B.2 (A-e15)",
+        "momentum 0.9, no weight decay and a constant rate: chosen here, not in the text",
+    ]
+    return told if scale == "paper" else [*told, *smaller_setting(scale, "vgg11", "cifar10"), length]

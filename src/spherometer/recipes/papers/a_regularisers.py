@@ -1,0 +1,274 @@
+"""Paper A, B.3: label smoothing, mixup, augmentation and SAM by strength (A-F5, A-F20 .. A-F27)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from spherometer.figures.panels import Panels
+from spherometer.recipes.claims import Claim, Correlation, Stronger
+from spherometer.recipes.ends import gap, label_panel
+from spherometer.recipes.margins import Quantity, falling, levels_of, numbers, smaller
+from spherometer.recipes.papers.a_networks import (
+    GAUSS_NEWTON,
+    JACOBIAN,
+    NAMES,
+    SHARPNESS,
+    SOFTMAXED,
+    data_of,
+    model_of,
+    smaller_setting,
+)
+from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe, variant
+from spherometer.recipes.results import Results, Run, training_run
+
+NORM = f"final_{JACOBIAN}"
+SYMBOLS = {"label smoothing": "α", "mixup": "β", "augmentation": "p", "SAM": "ρ"}
+SMOKE = dict.fromkeys(SYMBOLS, (0.0, 0.5)) | {"SAM": (0.0, 0.1)}
+LAPTOP = {
+    "label smoothing": (0.0, 0.25, 0.5, 0.75),
+    "mixup": (0.0, 0.25, 1.0),
+    "augmentation": (0.0, 0.25, 0.5, 1.0),
+    "SAM": (0.0, 0.1, 0.2, 0.4),
+}
+FULL = {
+    "label smoothing": (0.0, 0.25, 0.5, 0.75),
+    "mixup": (0.0, 0.25, 0.5, 0.75, 1.0),
+    "augmentation": (0.0, 0.25, 0.5, 0.75, 1.0),
+    "SAM": (0.0, 0.05, 0.1, 0.15, 0.2),
+}
+MAIN: dict[str, Quantity] = {"gap": gap, "Jacobian norm": NORM, "sharpness": SHARPNESS}
+ALL: dict[str, Quantity] = {
+    "gap": gap,
+    "sharpness": SHARPNESS,
+    "Jacobian norm": NORM,
+    "Gauss-Newton norm": GAUSS_NEWTON,
+    "training loss": "final_train_loss",
+    "test accuracy": "final_test_accuracy",
+}
+CLOSE = 0.25  # "‖G‖ ≈ ‖H‖": within this of ln ‖G‖/‖H‖, on average
+
+
+@recipe(
+    "A-F5",
+    "regularisers smooth the map, only SAM flattens the loss",
+    finding="all techniques lower Jacobian norm and gap at least at first; only SAM lowers the sharpness",
+    minutes=5,
+)
+def regularisers(scale: Scale) -> Experiment:
+    """Strength of each technique on the x axis, a line for each learning rate: gap, Jacobian norm, sharpness; A Fig 5.
+
+    5.3 item 12.
+    """
+    grid, rates, runs = _runs(scale, "resnet18", "cifar10", batchnorm=True)
+    return Experiment(
+        runs=runs,
+        claims=[*_at_first(grid, rates), *_sharpness_claims(grid, rates)],
+        figure=lambda results: _figure(results, MAIN, rates),
+        departures=_departures(scale, "resnet18", "cifar10", batchnorm=True),
+    )
+
+
+@recipe(
+    "A-F20",
+    "the gap follows the Jacobian norm more than the sharpness",
+    finding="corr(J, gap) > corr(H, gap); ‖G‖ near ‖H‖; under SAM the Jacobian norm falls with the sharpness",
+    minutes=5,
+)
+def correlations(scale: Scale, *, network: str = "vgg11", data: str = "cifar10", batchnorm: bool = False) -> Experiment:
+    """All six panels for each technique, and how gap, Jacobian norm and sharpness go together; A B.3."""
+    _, rates, runs = _runs(scale, network, data, batchnorm=batchnorm)
+    source = "A-F20 .. A-F27"
+    return Experiment(
+        runs=runs,
+        claims=[
+            Stronger(
+                "the gap correlates more with the Jacobian norm than with the sharpness",
+                lambda results: (_each(results, NORM), _each(results, SHARPNESS), _each(results, gap)),
+                source=source,
+            ),
+            Claim(
+                f"‖G‖ is near ‖H‖: |ln ‖G‖/‖H‖| is below {CLOSE:g} on average over the runs",
+                _closeness,
+                unit=f"{CLOSE:g} − mean |ln ‖G‖/‖H‖|",
+                source=source,
+            ),
+            Correlation(
+                "under SAM a smaller sharpness goes with a smaller Jacobian norm",
+                lambda results: tuple(numbers(results, name, technique="SAM") for name in (SHARPNESS, NORM)),
+                sign=1,
+                source=f"{source}; 5.3 item 12",
+            ),
+        ],
+        figure=lambda results: _figure(results, ALL, rates),
+        departures=_departures(scale, network, data, batchnorm=batchnorm),
+    )
+
+
+def _runs(
+    scale: Scale, network: str, data: str, *, batchnorm: bool
+) -> tuple[dict[str, Any], tuple[float, ...], list[Run]]:
+    """Strengths, learning rates, and a run for each; the one of strength 0 is shared by all techniques."""
+    grid: dict[str, Any] = at_scale(scale, smoke=SMOKE, laptop=LAPTOP, paper=FULL)
+    rates: tuple[float, ...] = at_scale(scale, smoke=(0.1,), laptop=(0.05,), paper=(0.1, 0.01, 0.001))
+    seeds = range(at_scale(scale, smoke=1, laptop=5, paper=5))
+    runs = [
+        _run(scale, network, data, batchnorm, technique, strength, rate, seed)
+        for technique, strengths in grid.items()
+        for strength, rate, seed in product(strengths, rates, seeds)
+    ]
+    return grid, rates, runs
+
+
+def _run(
+    scale: Scale, network: str, data: str, batchnorm: bool, technique: str, strength: float, rate: float, seed: int
+) -> Run:
+    given = _given(scale, technique, strength)
+    return training_run(
+        {"technique": technique, "strength": strength, "rate": rate, "seed": seed},
+        data=data_of(scale, data),
+        model=model_of(scale, network, batchnorm=batchnorm),
+        objective=given.get("objective", {}),
+        method={
+            "learning_rate": rate,
+            "momentum": 0.9,
+            "weight_decay": 5e-4,
+            "schedule": "steps",
+            "milestones": at_scale(scale, smoke=(3,), laptop=(25, 40), paper=(50, 80)),
+        }
+        | given.get("method", {}),
+        loop={"epochs": at_scale(scale, smoke=5, laptop=45, paper=90), "batch_size": 128} | given.get("loop", {}),
+        measurement={
+            "measure": [JACOBIAN, SOFTMAXED],
+            "measure_batch_statistics": ["sharpness", "gauss_newton_norm"],
+            "measure_num": at_scale(scale, smoke=100, laptop=400, paper=1000),
+        },
+    )
+
+
+def _given(scale: Scale, technique: str, strength: float) -> dict[str, dict[str, Any]]:
+    """What a technique changes in the settings; nothing at strength 0."""
+    if not strength:
+        return {}
+    return {
+        "label smoothing": {"objective": {"label_smoothing": strength}},
+        "mixup": {"loop": {"mixup": strength}},
+        "augmentation": {"loop": {"augment": strength, "padding": at_scale(scale, smoke=1, laptop=1, paper=4)}},
+        "SAM": {"method": {"method": "sam", "rho": strength}},
+    }[technique]
+
+
+def _at_first(grid: dict[str, Any], rates: tuple[float, ...]) -> list[Claim]:
+    """Each technique lowers Jacobian norm and gap at its smallest strength."""
+    return [
+        Claim(
+            f"{technique} at {SYMBOLS[technique]} = {strengths[1]:g} lowers the {name}",
+            _over_rates(rates, _first_step(technique, strengths, MAIN[name])),
+            unit="ln of the factor to no regularisation, mean over learning rates",
+            source="A-F5; 5.3 item 12",
+        )
+        for technique, strengths in grid.items()
+        for name in ("Jacobian norm", "gap")
+    ]
+
+
+def _first_step(technique: str, strengths: tuple[float, ...], quantity: Quantity) -> Callable[..., list[float]]:
+    def margins(results: Results, rate: float) -> list[float]:
+        none, some = ({"technique": technique, "strength": strength, "rate": rate} for strength in strengths[:2])
+        return smaller(results, quantity, here=some, there=none)
+
+    return margins
+
+
+def _sharpness_claims(grid: dict[str, Any], rates: tuple[float, ...]) -> list[Claim]:
+    def fall(results: Results, technique: str, rate: float) -> np.ndarray:
+        return np.array(falling(results, SHARPNESS, over="strength", technique=technique, rate=rate))
+
+    def beyond(results: Results, rate: float) -> list[float]:
+        others = [fall(results, technique, rate) for technique in grid if technique != "SAM"]
+        return list(fall(results, "SAM", rate) - np.max(others, axis=0))
+
+    unit = "ln of the factor from strength 0 to the largest, mean over learning rates"
+    return [
+        Claim(
+            "SAM lowers the sharpness",
+            _over_rates(rates, lambda results, rate: list(fall(results, "SAM", rate))),
+            unit=unit,
+            source="A-F5; 5.3 item 12",
+        ),
+        Claim(
+            "SAM lowers the sharpness more than each other technique",
+            _over_rates(rates, beyond),
+            unit=unit,
+            source="A-F5; 5.3 item 12",
+        ),
+    ]
+
+
+def _over_rates(rates: tuple[float, ...], margins: Callable[..., list[float]]) -> Callable[[Results], list[float]]:
+    def mean(results: Results) -> list[float]:
+        return list(np.mean([margins(results, rate) for rate in rates], axis=0))
+
+    return mean
+
+
+def _each(results: Results, quantity: Quantity) -> np.ndarray:
+    """A quantity of every run, the shared one of strength 0 counted once."""
+    first = next(iter(SYMBOLS))
+    parts = [numbers(results, quantity, technique=first, strength=0.0)]
+    for technique in SYMBOLS:
+        for strength in levels_of(results, "strength", technique=technique)[1:]:
+            parts.append(numbers(results, quantity, technique=technique, strength=strength))
+    return np.concatenate(parts)
+
+
+def _closeness(results: Results) -> list[float]:
+    seeds = sorted(results.values("seed"))
+    distances = [np.log(numbers(results, GAUSS_NEWTON, seed=s) / numbers(results, SHARPNESS, seed=s)) for s in seeds]
+    return [CLOSE - float(np.abs(distance).mean()) for distance in distances]
+
+
+def _figure(results: Results, shown: dict[str, Quantity], rates: tuple[float, ...]) -> Panels:
+    lines = [(f"lr {rate:g}", {"rate": rate}) for rate in rates]
+    panels = [
+        label_panel(results, name, quantity, "strength", f"{technique} {symbol}", lines, technique=technique)
+        for technique, symbol in SYMBOLS.items()
+        for name, quantity in shown.items()
+    ]
+    caption = "The end of training by strength of regularisation; measured on clean samples."
+    return Panels(panels, columns=len(shown), caption=caption)
+
+
+def _departures(scale: Scale, network: str, data: str, *, batchnorm: bool) -> list[str]:
+    told = [
+        "the grids of strengths are not in the text: chosen here (A-e13)",
+        "mixup with β = 0 mixes nothing: the run without regularisation stands for it",
+        "one mixing share for each batch (L14 leaves it open)",
+        "logit Jacobian (Q71: the text does not say)",
+        *smaller_setting(scale, network, data, batchnorm=batchnorm),
+    ]
+    if scale == "paper":
+        return told
+    return [
+        *told,
+        "45 epochs with steps at 25 and 40 instead of 90 with 50 and 80; one learning rate, 0.05; crops by one pixel",
+        "SAM radii up to 0.4: a small network needs a larger radius for the same change of the loss",
+    ]
+
+
+for number, (data, network, batchnorm) in enumerate(
+    product(("cifar10", "cifar100"), ("vgg11", "resnet18"), (False, True)), start=20
+):
+    if number > 20:
+        variant(
+            f"A-F{number}",
+            correlations,
+            "the gap follows the Jacobian norm more than the sharpness: "
+            f"{NAMES[network]} {'with' if batchnorm else 'without'} batch norm, {NAMES[data]}",
+            network=network,
+            data=data,
+            batchnorm=batchnorm,
+        )

@@ -1,0 +1,115 @@
+"""Paper A: weight decay makes the minimum sharper and better (A-F2)."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from spherometer.figures.panels import Panels
+from spherometer.recipes.claims import Claim, Correlation
+from spherometer.recipes.ends import gap, label_panel
+from spherometer.recipes.margins import Quantity, larger, numbers, smaller
+from spherometer.recipes.papers.a_networks import JACOBIAN, SHARPNESS, SOFTMAXED, data_of, model_of, smaller_setting
+from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe
+from spherometer.recipes.results import Results, Run, training_run
+
+NORM = f"final_{JACOBIAN}"
+
+
+@recipe(
+    "A-F2",
+    "without weight decay flat minima generalise worse",
+    finding="without weight decay near-zero loss and sharpness, but larger Jacobian norm and gap",
+    minutes=5,
+)
+def weight_decay(scale: Scale) -> Experiment:
+    """Weight decay on the x axis, a line for each learning rate, at the end of 90 epochs; A Fig 2, 5.3 item 4."""
+    decays = at_scale(scale, smoke=(0.0, 1e-2), laptop=(0.0, 3e-4, 1e-3, 3e-3), paper=(0.0, 1e-5, 1e-4, 5e-4, 1e-3))
+    rates = at_scale(scale, smoke=(0.1,), laptop=(0.1, 0.03), paper=(0.1, 0.01, 0.001))
+    seeds = range(at_scale(scale, smoke=2, laptop=5, paper=5))
+    none, most = {"weight_decay": 0.0}, {"weight_decay": decays[-1]}
+
+    def mean_over_rates(compare: object, quantity: Quantity) -> object:
+        def margins(results: Results) -> list[float]:
+            table = [
+                compare(results, quantity, here=none | {"rate": rate}, there=most | {"rate": rate})  # type: ignore[operator]
+                for rate in rates
+            ]
+            return [sum(column) / len(rates) for column in zip(*table, strict=True)]
+
+        return margins
+
+    def claim(sentence: str, compare: object, quantity: Quantity) -> Claim:
+        source = "A-F2; 5.3 item 4"
+        unit = f"ln of the factor between weight decay 0 and {decays[-1]:g}, mean over learning rates"
+        return Claim(sentence, mean_over_rates(compare, quantity), unit=unit, source=source)  # type: ignore[arg-type]
+
+    return Experiment(
+        runs=[_run(scale, *chosen) for chosen in product(decays, rates, seeds)],
+        claims=[
+            claim("without weight decay the sharpness is smaller", smaller, SHARPNESS),
+            claim("without weight decay the Jacobian norm is larger", larger, NORM),
+            claim("without weight decay the gap is larger", larger, gap),
+            Correlation(
+                "the gap goes with the Jacobian norm",
+                lambda results: (numbers(results, NORM), numbers(results, gap)),
+                sign=1,
+                source="A-F2",
+            ),
+            Correlation(
+                "the gap goes against the sharpness",
+                lambda results: (numbers(results, SHARPNESS), numbers(results, gap)),
+                sign=-1,
+                source="A-F2",
+            ),
+        ],
+        figure=lambda results: _figure(results, rates),
+        departures=_departures(scale),
+    )
+
+
+def _run(scale: Scale, decay: float, rate: float, seed: int) -> Run:
+    return training_run(
+        {"weight_decay": decay, "rate": rate, "seed": seed},
+        data=data_of(scale, "cifar10"),
+        model=model_of(scale, "resnet18"),
+        method={
+            "learning_rate": rate,
+            "momentum": 0.9,
+            "weight_decay": decay,
+            "schedule": "steps",
+            "milestones": at_scale(scale, smoke=(3,), laptop=(50, 80), paper=(50, 80)),
+        },
+        loop={"epochs": at_scale(scale, smoke=5, laptop=90, paper=90), "batch_size": 128},
+        measurement={
+            "measure": [JACOBIAN, SOFTMAXED],
+            "measure_batch_statistics": ["sharpness"],
+            "measure_num": at_scale(scale, smoke=100, laptop=500, paper=1000),
+        },
+    )
+
+
+def _figure(results: Results, rates: tuple[float, ...]) -> Panels:
+    lines = [(f"lr {rate:g}", {"rate": rate}) for rate in rates]
+    wanted: list[tuple[str, Quantity]] = [
+        ("Jacobian norm", NORM),
+        ("sharpness", SHARPNESS),
+        ("gap", gap),
+        ("softmaxed Jacobian norm", f"final_{SOFTMAXED}"),
+        ("training loss", "final_train_loss"),
+        ("test accuracy", "final_test_accuracy"),
+    ]
+    return Panels(
+        [
+            label_panel(results, title, name, "weight_decay", "weight decay", lines, log_y=title != "test accuracy")
+            for title, name in wanted
+        ],
+        caption="The end of 90 epochs with weight decay; mean and standard deviation over seeds.",
+    )
+
+
+def _departures(scale: Scale) -> list[str]:
+    return [
+        "the grids of weight decays and learning rates are not in the text: chosen here (A-e13)",
+        "the data set is not named in the caption: CIFAR-10 from the context (A-e14)",
+        *smaller_setting(scale, "resnet18", "cifar10"),
+    ]

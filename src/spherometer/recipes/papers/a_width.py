@@ -1,0 +1,128 @@
+"""Paper A, section 5: wide networks sharpen less, linearised ones not at all (A-S5)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from spherometer.figures.panels import Panel, Panels, over_seeds
+from spherometer.recipes.claims import Claim, Near
+from spherometer.recipes.ends import over_label
+from spherometer.recipes.margins import falling, levels_of, numbers
+from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe
+from spherometer.recipes.results import Results, Run, training_run
+
+STILL = 0.01  # a linearised network's λ₁ moves by no more than its accuracy
+
+
+@recipe(
+    "A-S5",
+    "wide networks sharpen less, linearised ones not at all",
+    finding="the wider, the less the sharpness rises; models that are linear in their weights keep it",
+    minutes=2,
+)
+def width(scale: Scale) -> Experiment:
+    """GD on half the squared error: sharpness over its start, for networks and their linearisations; 5.3 item 9."""
+    widths = at_scale(scale, smoke=(8, 32), laptop=(16, 64, 256), paper=(50, 200, 800, 3200))
+    seeds = range(at_scale(scale, smoke=2, laptop=5, paper=5))
+    kinds = (False, True)
+    source = "A section 5; 5.3 item 9"
+    return Experiment(
+        runs=[_run(scale, size, kind, seed) for size in widths for kind in kinds for seed in seeds],
+        claims=[
+            Claim(
+                "the wider the network, the less its sharpness rises over its start",
+                lambda results: falling(results, rise, over="width", linearised=False),
+                unit=f"ln of the factor of peak / start from width {widths[0]} to {widths[-1]}",
+                source=source,
+            ),
+            Near(
+                "the sharpness of a linearised network stays where it starts",
+                lambda results: np.mean([np.log(_rises(results, size, True)) for size in widths], axis=0),
+                target=0.0,
+                tolerance=STILL,
+                unit="ln of peak / start, mean over widths",
+                source=source,
+            ),
+            Claim(
+                "at every width the network sharpens and its linearisation does not: smallest difference over widths",
+                lambda results: list(np.min([_beyond(results, size) for size in widths], axis=0)),
+                unit="ln of the factor between the two of peak / start",
+                source=source,
+            ),
+        ],
+        figure=_figure,
+        departures=_departures(scale),
+    )
+
+
+def rise(results: Results, **labels: Any) -> list[float]:
+    """The peak of the sharpness over its start, one for each seed."""
+    return results.reduce("sharpness", lambda values: values.max() / values[0], **labels)
+
+
+def _rises(results: Results, size: int, linearised: bool) -> np.ndarray:
+    return numbers(results, rise, width=size, linearised=linearised)
+
+
+def _beyond(results: Results, size: int) -> np.ndarray:
+    return np.log(_rises(results, size, False)) - np.log(_rises(results, size, True))
+
+
+def _run(scale: Scale, size: int, linearised: bool, seed: int) -> Run:
+    paper = scale == "paper"
+    return training_run(
+        {"width": size, "linearised": linearised, "seed": seed},
+        data={
+            "data": "cifar10" if paper else "digits",
+            "num": at_scale(scale, smoke=100, laptop=300, paper=5000),
+            "standardise": "componentwise",
+        },
+        model={
+            "model": "fcn3-cifar" if paper else "fcn3-mnist",
+            "width": size,
+            "activation": "tanh",
+            "linearised": linearised,
+        },
+        objective={"loss": "half-squared-error"},
+        method={"learning_rate": at_scale(scale, smoke=0.02, laptop=0.02, paper=0.005)},
+        loop={"steps": at_scale(scale, smoke=20, laptop=500, paper=10_000)},
+        measurement={"track": ["loss", "sharpness"], "track_every": at_scale(scale, smoke=5, laptop=20, paper=100)},
+    )
+
+
+def _figure(results: Results) -> Panels:
+    sizes = levels_of(results, "width")
+
+    def panel(title: str, name: str) -> Panel:
+        series = [
+            over_seeds(
+                results.curve(name, width=size, linearised=linearised),
+                f"width {size}{', linearised' if linearised else ''}",
+                style="dashed" if linearised else "solid",
+                colour=place,
+            )
+            for linearised in (False, True)
+            for place, size in enumerate(sizes)
+        ]
+        return Panel(title, "iteration", title, series, log_y=True)
+
+    over = partial(over_label, results, rise, "width")
+    rises = [over("network", linearised=False), over("linearised", linearised=True, style="dashed")]
+    names = [str(size) for size in sizes]
+    return Panels(
+        [
+            panel("loss", "loss"),
+            panel("sharpness", "sharpness"),
+            Panel("sharpening", "width", "peak / start of the sharpness", rises, x_names=names),
+        ],
+        caption="Gradient descent on networks (solid) and their linearisations at the start (dashed).",
+    )
+
+
+def _departures(scale: Scale) -> list[str]:
+    told = ["the paper states this in words: network, data, widths and learning rate are chosen here"]
+    told.append("half the squared error, for which the Hessian of a linear model is constant")
+    return told if scale == "paper" else [*told, "300 digits"]

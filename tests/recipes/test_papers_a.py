@@ -1,0 +1,137 @@
+"""The recipes of paper A: plans that share runs, run functions of their own, and what claims make of known rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spherometer.recipes import find_recipe, perform
+from spherometer.recipes.claims import judge
+from spherometer.recipes.ends import gap, over_label
+from spherometer.recipes.papers import a_coordinate_networks, a_regularisers, a_rescaling, a_width
+from spherometer.recipes.results import Results, Run
+from spherometer.records import RunWriter
+from spherometer.sweeps import Job, sweep
+
+
+def keys(name, scale="laptop"):
+    """The runs of a recipe by key."""
+    return {run.job.key for run in find_recipe(name).at(scale).runs}
+
+
+def written(root, labels, rows, arrays=None):
+    """A run folder whose last step has these rows."""
+    run = Run(labels, Job("nowhere:nothing", dict(labels)))
+    with RunWriter(run.job.folder(root)) as writer:
+        writer.write(1, rows, arrays=arrays)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("A-F1", "A-F6"), ("A-F3", "A-F4"), ("A-F3", "A-F12"), ("A-F12", "A-F16"), ("A-F15", "A-F19"), ("A-F5", "A-F23")],
+)
+def test_pictures_of_the_same_runs_share_them(one, other):
+    assert keys(one) == keys(other)
+
+
+def test_tables_are_halves_of_the_figure_of_coordinate_networks():
+    assert keys("A-T1") | keys("A-T2") == keys("A-F32")
+    assert not keys("A-T1") & keys("A-T2")
+
+
+def test_the_run_without_regularisation_is_shared_by_all_techniques():
+    runs = find_recipe("A-F5").at("laptop").runs
+    plain = {run.job.key for run in runs if run.labels["strength"] == 0 and run.labels["seed"] == 0}
+    assert len(plain) == 1
+    assert len({run.labels["technique"] for run in runs}) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "entries"),
+    [
+        ("A-F7", "method", {"learning_rate": 0.04}),
+        ("A-F10", "model", {"model": "resnet18"}),
+        ("A-F15", "loop", {"stop_loss": 0.02}),
+        ("A-F20", "model", {"model": "vgg11"}),
+        ("A-F23", "method", {"momentum": 0.9, "weight_decay": 5e-4, "milestones": [50, 80]}),
+        ("A-F24", "data", {"data": "cifar100", "standardise": "channelwise"}),
+        ("A-F31", "model", {"model": "fcn3-cifar", "activation": "tanh"}),
+    ],
+)
+def test_the_papers_own_settings(name, table, entries):
+    for run in find_recipe(name).at("paper").runs:
+        told = run.job.settings[table]
+        assert {key: told[key] for key in entries} == entries
+
+
+def test_smoothed_runs_take_the_steps_of_the_unsmoothed(tmp_path):
+    experiment = find_recipe("A-F1").at("paper")
+    for run in experiment.runs:
+        with RunWriter(run.job.folder(tmp_path)) as writer:
+            writer.write(70 + run.labels["seed"], {"loss": 0.0})
+    later = experiment.then(Results(experiment.runs, tmp_path))
+    assert [run.job.settings["loop"]["steps"] for run in later] == 2 * [70, 71, 72, 73, 74]
+
+
+def test_gap_and_its_mean_over_seeds(tmp_path):
+    runs = [
+        written(tmp_path, {"x": x, "seed": seed}, {"final_train_loss": 0.5, "final_test_loss": 0.5 + x * (1 + seed)})
+        for x in (2.0, 1.0)
+        for seed in (0, 1)
+    ]
+    results = Results(runs, tmp_path)
+    assert gap(results, x=2.0) == [2.0, 4.0]
+    series = over_label(results, gap, "x", "gap")
+    np.testing.assert_allclose(series.y, [1.5, 3.0])
+    np.testing.assert_allclose(series.high, [1.5 + 0.5**0.5, 3 + 2**0.5])
+
+
+def test_every_run_counts_once_in_a_correlation(tmp_path):
+    runs = find_recipe("A-F20").at("laptop").runs
+    for place, key in enumerate(dict.fromkeys(run.job.key for run in runs)):
+        folder = next(run.job.folder(tmp_path) for run in runs if run.job.key == key)
+        with RunWriter(folder) as writer:
+            writer.write(1, {"value": float(place)})
+    found = a_regularisers._each(Results(runs, tmp_path), "value")
+    assert sorted(found) == list(range(len(keys("A-F20"))))
+
+
+def test_total_variation_counts_ups_and_downs(tmp_path):
+    run = written(tmp_path, {"seed": 0}, {"loss": 0.0}, arrays={"fit": np.array([0.0, 1.0, -1.0, 0.0])})
+    assert a_coordinate_networks.variation(Results([run], tmp_path)) == [4.0]
+
+
+def test_rescaling_claims_can_fail(tmp_path):
+    """A network whose "invariant" moves, and whose sharpness does not, is found out."""
+    experiment = find_recipe("A-DINH").at("laptop")
+    factors = experiment.runs[0].job.settings["factors"]
+    for run in experiment.runs:
+        with RunWriter(run.job.folder(tmp_path)) as writer:
+            for step, factor in enumerate(factors):
+                rows = dict.fromkeys((*a_rescaling.KEPT, *a_rescaling.MOVED), 1.0)
+                writer.write(step, rows | {"factor": factor, "mls": factor, "nmls": factor + 1e-3 * run.labels["seed"]})
+    verdicts = judge(experiment.claims, Results(experiment.runs, tmp_path))
+    wrong = {verdict.sentence for verdict in verdicts if verdict.answer != "holds"}
+    assert "rescaling leaves mls the same" in wrong
+    assert "rescaling moves sharpness by more than a factor of 2" in wrong
+    assert "rescaling leaves loss the same" not in wrong
+    assert "rescaling moves nmls by more than a factor of 2" not in wrong
+
+
+@pytest.mark.parametrize("name", ["A-DINH", "A-S5", "A-T1"])
+def test_run_functions_at_smoke_scale(name, tmp_path):
+    result = perform(find_recipe(name), "smoke", tmp_path, lambda jobs: sweep(jobs, tmp_path, workers=1))
+    assert [run["message"] for run in result.runs if run["state"] == "failed"] == []
+    answers = {verdict.sentence: verdict.answer for verdict in result.verdicts}
+    if name == "A-DINH":
+        assert all(answer == "holds" for sentence, answer in answers.items() if "leaves" in sentence)
+    if name == "A-T1":
+        assert [row[0] for row in result.table.rows] == ["Jacobian norm", "sharpness", "first-layer norm"]
+
+
+def test_a_linearised_network_keeps_its_sharpness(tmp_path):
+    runs = [run for run in find_recipe("A-S5").at("smoke").runs if run.labels["linearised"]][:1]
+    sweep([run.job for run in runs], tmp_path, workers=1)
+    (ratio,) = a_width.rise(Results(runs, tmp_path))
+    assert ratio == pytest.approx(1, abs=0.01)
