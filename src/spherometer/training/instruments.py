@@ -18,6 +18,7 @@ from spherometer.training.tracking.schedules import Within
 from spherometer.values import Estimate
 from spherometer.zoo import random_subset
 
+Mode = Literal["eval", "train"]  # of batch norm
 SPECTRUM_VECTORS = 4
 BATCH_STATISTICS = "batch"  # before the names of rows with batch norm in training mode
 FULL_PASS = 1000  # samples in a batch of a measurement on more than that
@@ -26,7 +27,8 @@ FULL_PASS = 1000  # samples in a batch of a measurement on more than that
 def tracker_of(parts: Assembly, run: RunWriter) -> Tracker | None:
     """The tracker that the settings ask for, writing into the run; None where they ask for nothing."""
     wanted = parts.settings.measurement
-    if not wanted.track and not wanted.track_batch_statistics and wanted.trajectory is None:
+    asked = (*wanted.track, *wanted.track_batch_statistics, *wanted.track_example)
+    if not asked and wanted.trajectory is None:
         return None
     schedule: Schedule = Every(wanted.track_every)
     if wanted.track_within:
@@ -38,6 +40,9 @@ def tracker_of(parts: Assembly, run: RunWriter) -> Tracker | None:
         probes.append(
             Probe(wanted.track_batch_statistics, schedule, data=whole, batchnorm="train", name=BATCH_STATISTICS)
         )
+    if wanted.track_example:
+        one = tuple(part[:1].to(problem.device) for part in parts.train.tensors)
+        probes.append(Probe(wanted.track_example, schedule, data=one, name="example"))
     return Tracker(
         problem, probes, run=run, trajectory=wanted.trajectory, on_error="raise", seed=parts.settings.loop.seed
     )
@@ -54,14 +59,20 @@ def final_rows(parts: Assembly, model: nn.Module) -> tuple[dict[str, Estimate], 
         problem = _problem(parts, model, wanted.measure_num, "train")
         found = measure(problem, list(wanted.measure_batch_statistics), seed=seed)
         rows |= {f"batch_{name}": entry.estimate for name, entry in found.items()}
-    if not wanted.spectrum:
-        return rows, {}
-    problem = _problem(parts, model, wanted.measure_num, "eval")
-    density = spectral_density(Hessian(problem), num_vectors=SPECTRUM_VECTORS, num_steps=wanted.spectrum, seed=seed)
-    return rows, {"spectrum_nodes": density.nodes, "spectrum_weights": density.weights}
+    arrays: dict[str, Any] = {}
+    modes: tuple[tuple[str, int, Mode], ...] = (
+        ("", wanted.spectrum, "eval"),
+        ("batch_", wanted.batch_spectrum, "train"),
+    )
+    for prefix, num_steps, mode in modes:
+        if num_steps:
+            matrix = Hessian(_problem(parts, model, wanted.measure_num, mode))
+            density = spectral_density(matrix, num_vectors=SPECTRUM_VECTORS, num_steps=num_steps, seed=seed)
+            arrays |= {f"{prefix}spectrum_nodes": density.nodes, f"{prefix}spectrum_weights": density.weights}
+    return rows, arrays
 
 
-def _problem(parts: Assembly, model: nn.Module, num: int | None, batchnorm: Literal["eval", "train"]) -> Problem:
+def _problem(parts: Assembly, model: nn.Module, num: int | None, batchnorm: Mode) -> Problem:
     """The training loss on clean training samples: all, or so many drawn by the seed."""
     data = parts.train
     if num is not None and num < len(data):
