@@ -9,10 +9,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from spherometer.zoo.datasets.layout import roots
 from spherometer.zoo.models.parts import InputShape, ModelError
 from spherometer.zoo.models.torchvision_shim import make_torchvision_importable
 from spherometer.zoo.names import shorten, suggest
@@ -44,6 +46,23 @@ def build_timm(name: str, *, num_classes: int | None, input_shape: InputShape | 
         options["in_chans"] = input_shape[0]
     create = partial(timm.create_model, name, pretrained=False, **options)
     return _call(f"timm:{name}", create, seed)
+
+
+def find_timm_weights(name: str) -> Path | None:
+    """The file of a timm model's trained weights, where there is one: `timm/NAME.safetensors` in a data folder, or what
+    Hugging Face's cache holds under `timm/NAME.TAG`.
+
+    Example:
+        >>> find_timm_weights("vit_tiny_patch16_224")
+    """
+    for root in roots(None):
+        for ending in (".safetensors", ".pth"):
+            path = root / "timm" / f"{name}{ending}"
+            if path.is_file():
+                return path
+    home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
+    cached = (home / "hub").glob(f"models--timm--{name}.*/snapshots/*/model.safetensors")
+    return min(cached, default=None)
 
 
 def build_huggingface(name: str) -> nn.Module:

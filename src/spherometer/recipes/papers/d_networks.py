@@ -1,0 +1,87 @@
+"""The networks of paper D, and what stands in for them at the smaller scales."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Tables = Mapping[str, Mapping[str, Any]]  # of settings
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network of the paper and its stand-in: what learns what, at which rate, for how long."""
+
+    paper: Tables
+    laptop: Tables
+    smoke: Tables
+    stand_in: str
+    rates: tuple[float, float] = (0.1, 0.1)  # of the paper and of its stand-in
+    epochs: tuple[int, int] = (300, 300)
+    batchnorm: bool = False
+    num_seeds: int = 3
+    chosen: Sequence[str] = ()
+    numbers: Mapping[str, Sequence[float]] = field(default_factory=dict)  # of the paper, by γ
+
+    @property
+    def prefix(self) -> str:
+        """D measures batch norm in training mode (Figs 5-7)."""
+        return "batch_" if self.batchnorm else ""
+
+
+CIFAR100 = {"data": "cifar100"}
+SMALL: Tables = {
+    "data": {"data": "digits", "num": 200},
+    "model": {"model": "digits-cnn", "width": 4, "batchnorm": True},
+}
+NETWORKS = {
+    "softmax-regression": Network(
+        paper={"data": {"data": "mnist", "num": 45_000}, "model": {"model": "softmax-regression"}},
+        laptop={"data": {"data": "mnist", "num": 5000}, "model": {"model": "softmax-regression"}},
+        smoke={"data": {"data": "digits", "num": 200}, "model": {"model": "digits-linear"}},
+        stand_in="5,000 images of MNIST instead of 45,000",
+        rates=(0.01, 0.1),
+        epochs=(1000, 800),
+        num_seeds=5,
+        numbers={"test accuracy": (93.48, 94.0, 94.08), "λ₁": (12.26, 14.17, 15.84)},
+    ),
+    "mlp-10-100": Network(
+        paper={"data": {"data": "mnist", "num": 45_000}, "model": {"model": "mlp-10-100"}},
+        laptop={"data": {"data": "mnist", "num": 5000}, "model": {"model": "mlp-10-100"}},
+        smoke={"data": {"data": "digits", "num": 200}, "model": {"model": "digits-mlp", "width": 16}},
+        stand_in="5,000 images of MNIST instead of 45,000",
+        rates=(0.01, 0.05),
+        epochs=(50, 100),
+        num_seeds=5,
+        chosen=["784-10-100-10, which has the 9,960 parameters of the text (D-e9)"],
+        numbers={"test accuracy": (94.4, 96.46, 96.7), "accuracy gap": (0.48, 0.51, 0.04)},
+    ),
+    "all-cnn-c": Network(
+        paper={"data": CIFAR100, "model": {"model": "all-cnn-c"}},
+        laptop={"data": {"data": "digits", "num": 1000}, "model": {"model": "all-cnn-c", "width": 16}},
+        smoke={"data": {"data": "digits", "num": 200}, "model": {"model": "all-cnn-c", "width": 4}},
+        stand_in="All-CNN-C of width 16 on 1,000 digits instead of width 96 on CIFAR-100",
+        rates=(0.01, 0.05),
+        epochs=(300, 100),
+        numbers={"train accuracy": (86.3, 87.9, 86.0), "accuracy gap": (32.4, 32.5, 31.1)},
+    ),
+    "preresnet164": Network(
+        paper={"data": CIFAR100, "model": {"model": "preresnet164"}},
+        laptop={"data": {"data": "digits", "num": 1000}, "model": {"model": "preresnet164", "depth": 11, "width": 8}},
+        smoke=SMALL,
+        stand_in="PreResNet-11 of width 8 on 1,000 digits instead of PreResNet-164 on CIFAR-100",
+        epochs=(300, 100),
+        batchnorm=True,
+        numbers={"train accuracy": (99.987, 99.985, 99.87), "test accuracy": (72.78, 75.56, 76.76)},
+    ),
+    "wrn-28-10-bias": Network(
+        paper={"data": CIFAR100, "model": {"model": "wrn-28-10-bias"}},
+        laptop={"data": {"data": "digits", "num": 1000}, "model": {"model": "wrn-28-10-bias", "depth": 10, "width": 1}},
+        smoke=SMALL,
+        stand_in="WRN-10x1 on 1,000 digits instead of WRN-28x10 on CIFAR-100",
+        epochs=(300, 100),
+        batchnorm=True,
+        numbers={"train accuracy": (99.984, 99.984, 99.982), "test accuracy": (75.2, 79.5, 80.6)},
+    ),
+}
