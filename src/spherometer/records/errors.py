@@ -13,6 +13,10 @@ class RecordError(OSError):
     """A run folder could not be written or read; the message says why and what to do."""
 
 
+class HeldError(RecordError):
+    """Somebody alive holds the lock that was asked for."""
+
+
 _ADVICE = {
     sqlite3.SQLITE_FULL: "the disk is full: free some space, then resume the run",
     sqlite3.SQLITE_IOERR: "the disk reports an error: look at its free space and health, then resume the run",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from spherometer.records.errors import RecordError, telling
+from spherometer.records.errors import HeldError, telling
 from spherometer.records.schema import LOCK
 
 
@@ -14,10 +14,14 @@ class Lock:
 
     SQLite's locks work on every system and on network file systems, end with their process however that ends, and are
     not inherited: a worker process of a data loader that outlives its parent does not keep the folder shut.
+
+    Args:
+        name: of the file; another name is another right.
+        patience: seconds to wait for it.
     """
 
-    def __init__(self, folder: Path, *, patience: float = 2.0) -> None:
-        path = folder / LOCK
+    def __init__(self, folder: Path, *, name: str = LOCK, patience: float = 2.0) -> None:
+        path = folder / name
         with telling(path):
             self._connection = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
             try:
@@ -26,7 +30,7 @@ class Lock:
                 self._connection.close()
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                     raise
-                raise RecordError(
+                raise HeldError(
                     f"{folder}: somebody is writing to this run already: choose another folder, or wait for them"
                 ) from None
 
@@ -35,9 +39,9 @@ class Lock:
         self._connection.close()
 
 
-def is_held(folder: Path) -> bool:
+def is_held(folder: Path, name: str = LOCK) -> bool:
     """Whether a writer is alive."""
-    path = folder / LOCK
+    path = folder / name
     if not path.exists():
         return False
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=0, isolation_level=None)

@@ -1,5 +1,7 @@
 """Many runs -> many rows: on this machine, on a Ray cluster, under SLURM; resumable after anything."""
 
 from spherometer.sweeps.jobs import Job, JobError
+from spherometer.sweeps.outcomes import Outcome, Progress, SweepError
+from spherometer.sweeps.sweep import sweep
 
-__all__ = ["Job", "JobError"]
+__all__ = ["Job", "JobError", "Outcome", "Progress", "SweepError", "sweep"]

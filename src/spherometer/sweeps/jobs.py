@@ -35,7 +35,7 @@ class Job:
 
     Example:
         >>> Job("mypackage.runs:train", {"lr": 0.1, "seed": 0}, title="lr 0.1").folder("results")
-        PosixPath('results/runs/3f0c5b7de0a1c942')
+        PosixPath('results/runs/67a3c2d062d61325')
     """
 
     function: str
