@@ -27,14 +27,18 @@ def secant_slopes(bench: Bench) -> Slopes:
     found = bench.sensitivity
     if found.inputs is None:
         raise ValueError("the model's input holds no floating-point tensor (tokens?): samples have no distance")
-    inputs, outputs = found.inputs.flatten(1).double(), found.outputs.double()
+    return slopes_between(found.inputs.flatten(1).double(), found.outputs.double())
+
+
+def slopes_between(inputs: Tensor, outputs: Tensor) -> Slopes:
+    """The same for any points (n, d) and their images (n, C) in double precision."""
     total = len(inputs) * (len(inputs) - 1) // 2
     if not total:
         raise ValueError("a secant needs two samples, got one")
     step, largest, kept, equal = -(-total // MAX_KEPT), inputs.new_zeros(()), [], 0
-    for rows, columns, upper in _blocks(len(inputs)):
-        apart = _distances(inputs[rows], inputs[columns])[upper]
-        slopes = _distances(outputs[rows], outputs[columns])[upper][apart > 0] / apart[apart > 0]
+    for rows, columns, upper in pairs_of(len(inputs)):
+        apart = distances(inputs[rows], inputs[columns])[upper]
+        slopes = distances(outputs[rows], outputs[columns])[upper][apart > 0] / apart[apart > 0]
         equal += int((apart == 0).sum())
         if len(slopes):
             largest = torch.maximum(largest, slopes.max())
@@ -45,7 +49,7 @@ def secant_slopes(bench: Bench) -> Slopes:
     return Slopes(largest.cpu(), torch.cat(kept).cpu(), note)
 
 
-def _blocks(num: int) -> list[tuple[slice, slice, Tensor]]:
+def pairs_of(num: int) -> list[tuple[slice, slice, Tensor]]:
     """Blocks of pairs, each with a mask of the pairs i < j."""
     slices = [slice(start, min(start + BLOCK, num)) for start in range(0, num, BLOCK)]
     blocks = []
@@ -57,7 +61,7 @@ def _blocks(num: int) -> list[tuple[slice, slice, Tensor]]:
     return blocks
 
 
-def _distances(first: Tensor, second: Tensor) -> Tensor:
+def distances(first: Tensor, second: Tensor) -> Tensor:
     """Distances by inner products, or directly where these cancel, so that equal points are at distance 0."""
     lengths = first.square().sum(1)[:, None] + second.square().sum(1)
     squares = (lengths - 2 * first @ second.T).clamp_min(0)

@@ -1,0 +1,125 @@
+"""The Lipschitz constant (operator norm) of a single layer, from above."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+Shape = tuple[int, ...]
+Map = Callable[[Tensor], Tensor]
+DENSE = 2**21  # entries up to which a layer is unrolled into its matrix
+
+
+def spectral_norm(matrices: Tensor) -> Tensor:
+    """‖A‖₂ of a batch of matrices, by the smaller of A'A and AA'."""
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    gram = matrices.mH @ matrices if tall else matrices @ matrices.mH
+    return torch.linalg.eigvalsh(gram)[..., -1].clamp_min(0).sqrt()
+
+
+def matrix_and_offset(apply: Map, shape: Shape) -> tuple[Tensor, Tensor]:
+    """An affine map of one sample as A x + b, found from the images of 0 and of the unit vectors."""
+    size = math.prod(shape)
+    points = torch.cat([torch.zeros(1, size), torch.eye(size)]).double().reshape(-1, *shape)
+    images = apply(points).flatten(1)
+    return (images[1:] - images[0]).T.contiguous(), images[0]
+
+
+def affine_norm(apply: Map, module: nn.Module | None, shape: Shape, num_outputs: int, *, diagonal: bool) -> float:
+    """‖A‖₂ of an affine layer: exact where it is diagonal, a matrix, or small enough to be unrolled.
+
+    Larger convolutions by their frequency response; other larger maps average, select or repeat, and have no
+    negative entry: Schur's test.
+    """
+    if diagonal:
+        ones = torch.ones(1, *shape, dtype=torch.float64)
+        return float((apply(ones) - apply(torch.zeros_like(ones))).abs().max())
+    if isinstance(module, nn.Linear):
+        return float(spectral_norm(module.weight.detach()))
+    if math.prod(shape) * num_outputs <= DENSE:
+        return float(spectral_norm(matrix_and_offset(apply, shape)[0]))
+    if isinstance(module, _ConvNd):
+        return convolution_norm(module, shape)
+    return schur_norm(apply, shape)
+
+
+def convolution_norm(module: _ConvNd, shape: Shape) -> float:
+    """At least the norm of a convolution on inputs of this shape: that on a torus which holds the padded image.
+
+    The convolution's rows are some of the rows there. On the torus it is diagonal in the frequencies, max_ω ‖K̂(ω)‖₂
+    (Sedghi et al. 2019), a stride s turns s pixels into s channels, and a transposed convolution has the norm of the
+    convolution that it transposes.
+    """
+    kernel = _dilated(module.weight.detach().double(), module.dilation).unflatten(0, (module.groups, -1))
+    sides, stretch = list(shape[1:]), 1.0
+    if isinstance(module, _ConvTransposeNd):
+        sides = [
+            (side - 1) * step + length
+            for side, step, length in zip(sides, module.stride, kernel.shape[3:], strict=True)
+        ]
+    else:
+        pads = list(module._reversed_padding_repeated_twice)
+        if module.padding_mode != "zeros":
+            mode = module.padding_mode
+            stretch = schur_norm(lambda x: functional.pad(x, pads, mode=mode), (1, *sides))
+        sides = [side + sum(pads[-2 * axis - 2 :][:2]) for axis, side in enumerate(sides)]
+    for axis, step in enumerate(module.stride):
+        kernel = _phases(kernel, 3 + axis, step)
+    tori = [math.ceil(side / step) for side, step in zip(sides, module.stride, strict=True)]
+    axes = tuple(range(3, 3 + len(tori)))
+    tori = [max(side, length) for side, length in zip(tori, kernel.shape[3:], strict=True)]
+    response = torch.fft.rfftn(kernel, s=tori, dim=axes).flatten(3).permute(0, 3, 1, 2)
+    return stretch * float(spectral_norm(response).max())
+
+
+def schur_norm(apply: Map, shape: Shape) -> float:
+    """√(‖A‖₁ ‖A‖_∞) ≥ ‖A‖₂ for an affine map whose matrix has no negative entry."""
+    with torch.enable_grad():
+        ones = torch.ones(1, *shape, dtype=torch.float64, requires_grad=True)
+        image = apply(ones)
+        (columns,) = torch.autograd.grad(image.sum(), ones)
+        rows = image.detach() - apply(torch.zeros_like(ones)).detach()
+    return math.sqrt(float(columns.max()) * float(rows.max()))
+
+
+def pooling_constant(module: nn.Module) -> float:
+    """√m for a maximum over windows of which at most m share an entry."""
+    kernel, stride, dilation = (
+        _per_axis(getattr(module, key), module) for key in ("kernel_size", "stride", "dilation")
+    )
+    shared = [
+        math.ceil(size * math.gcd(step, apart) / step)
+        for size, step, apart in zip(kernel, stride, dilation, strict=True)
+    ]
+    return math.sqrt(math.prod(shared))
+
+
+def normalisation_constant(module: nn.LayerNorm | nn.GroupNorm) -> float:
+    """max|γ|/√ε: (x − mean)/√(variance + ε) has slopes of at most 1/√ε."""
+    weight = 1.0 if module.weight is None else float(module.weight.detach().abs().max())
+    return weight / math.sqrt(module.eps)
+
+
+def _per_axis(value: int | tuple[int, ...], module: nn.Module) -> tuple[int, ...]:
+    num = int(type(module).__name__.removeprefix("MaxPool")[0])
+    return (value,) * num if isinstance(value, int) else tuple(value)
+
+
+def _dilated(kernel: Tensor, dilation: tuple[int, ...]) -> Tensor:
+    lengths = [(size - 1) * apart + 1 for size, apart in zip(kernel.shape[2:], dilation, strict=True)]
+    spread = kernel.new_zeros(*kernel.shape[:2], *lengths)
+    spread[(..., *(slice(None, None, apart) for apart in dilation))] = kernel
+    return spread
+
+
+def _phases(kernel: Tensor, axis: int, step: int) -> Tensor:
+    """Taps k = q·step + phase of one axis: the phase becomes part of the channels, q stays."""
+    missing = -kernel.shape[axis] % step
+    padding = [0, 0] * (kernel.ndim - axis - 1) + [0, missing]
+    parts = functional.pad(kernel, padding).unflatten(axis, (-1, step))
+    return parts.movedim(axis + 1, 3).flatten(2, 3)

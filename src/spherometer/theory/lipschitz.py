@@ -1,0 +1,158 @@
+"""The Lipschitz constant of a network or of a generator of data, from below and from above (Q73, G4, G7)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor, nn
+
+from spherometer.metrics.secants import slopes_between
+from spherometer.theory import arguments
+from spherometer.theory.ball_certificate import ball_certificates
+from spherometer.theory.chain import whole_chain
+from spherometer.theory.everywhere import Everywhere, everywhere
+from spherometer.theory.reading import ReadingError, Step, double_twin, read
+from spherometer.theory.search import Effort, climb, jacobian_norms
+
+
+@dataclass(frozen=True)
+class LipschitzBound:
+    """One bound, its kind, and what it comes from."""
+
+    value: float
+    kind: Literal["lower", "certified upper"]
+    source: str
+
+    def __str__(self) -> str:
+        return f"{'≥' if self.kind == 'lower' else '≤'} {self.value:.4g} ({self.source})"
+
+
+@dataclass(frozen=True, eq=False)
+class LipschitzBounds:
+    """Lower bounds are slopes that were met; upper bounds are certified in float64 with rounding added on top.
+
+    Upper bounds of the whole space hold for every secant. Those of balls, one for each sample, hold for ‖J‖ inside the
+    ball and for secants inside one ball, not across balls (A-e6). None: not asked for, or not to be had.
+    """
+
+    jacobians: Tensor  # ‖J(x_i)‖₂ at every sample
+    secant: float | None  # the steepest between two samples (A Eq 23)
+    climbed: Tensor | None  # the largest ‖J(x)‖₂ met in each ball
+    product: float | None  # over the whole space: product of layer norms
+    slopes: float | None  # over the whole space: quadratic forms of the slopes of activations
+    balls: Tensor | None  # over each ball: linear relaxation
+    radius: float | None
+
+    @property
+    def lower(self) -> LipschitzBound:
+        """The largest lower bound on the Lipschitz constant over the hull of the samples and their balls."""
+        found = {"Jacobian at a sample": float(self.jacobians.max())}
+        if self.secant is not None:
+            found["secant between samples"] = self.secant
+        if self.climbed is not None:
+            found[f"ascent within {self.radius:g} of samples"] = float(self.climbed.max())
+        source = max(found, key=found.__getitem__)
+        return LipschitzBound(found[source], "lower", source)
+
+    @property
+    def upper(self) -> LipschitzBound | None:
+        """The smallest upper bound over the whole space."""
+        found = {"product of layer norms": self.product, "slopes of activations": self.slopes}
+        known = {source: value for source, value in found.items() if value is not None}
+        if not known:
+            return None
+        source = min(known, key=known.__getitem__)
+        return LipschitzBound(known[source], "certified upper", source)
+
+    @property
+    def upper_in_balls(self) -> LipschitzBound | None:
+        """The smallest upper bound on ‖J‖ over the balls around all samples."""
+        if self.balls is None:
+            return None
+        return LipschitzBound(
+            float(self.balls.max()), "certified upper", f"relaxation within {self.radius:g} of samples"
+        )
+
+    def __str__(self) -> str:
+        lines = [f"Lipschitz constant {self.lower}"]
+        lines += [f"Lipschitz constant {self.upper}"] if self.upper else []
+        lines += [f"‖J‖ near samples {self.upper_in_balls}"] if self.upper_in_balls else []
+        return "\n".join(lines)
+
+
+def lipschitz_bounds(
+    model: nn.Module,
+    inputs: Tensor,
+    radius: float | None = None,
+    *,
+    certified: bool = True,
+    num_draws: int = 2,
+    num_steps: int = 10,
+    seed: int = 0,
+) -> LipschitzBounds:
+    """Two-sided bounds on ‖f‖_Lip in the l2 norms, for any module that maps a batch of tensors to a batch of tensors.
+
+    The model is measured in eval mode, as a copy in float64. Its logits are what it returns: add `nn.Softmax(1)` for
+    the constant of the softmaxed model.
+
+    Args:
+        inputs: one sample a row; for a generator its latent vectors.
+        radius: of the l2 balls around the samples to look and certify in; None leaves the balls out.
+        certified: False gives lower bounds only, for models whose layers have no certificate.
+        num_draws: random starts in each ball.
+        num_steps: of the ascent in each ball.
+        seed: of the starts.
+
+    Example:
+        >>> bounds = lipschitz_bounds(nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)), torch.randn(20, 2))
+        >>> bounds.lower.value <= bounds.upper.value
+        True
+    """
+    points = samples(inputs)
+    if radius is not None:
+        arguments.positive("radius", radius)
+    effort = Effort(arguments.whole("num_draws", num_draws, least=0), arguments.whole("num_steps", num_steps, least=0))
+    twin, generator = double_twin(model).to(points.device), Generator().manual_seed(seed)
+    steps = read(twin, points[:1]) if certified else None
+    whole = None if steps is None else everywhere(steps, points[0].numel())
+    bounds = LipschitzBounds(
+        jacobians=jacobian_norms(twin, points),
+        secant=_secant(twin, points),
+        climbed=None if radius is None else climb(twin, points, radius, effort, generator, pair=False),
+        product=None if whole is None else whole.product,
+        slopes=None if whole is None else whole.slopes,
+        balls=None if steps is None or whole is None or radius is None else _balls(steps, points, radius, whole),
+        radius=radius,
+    )
+    _refuse_infinite(bounds)
+    return bounds
+
+
+def samples(inputs: Tensor) -> Tensor:
+    """The samples in float64, whole and finite."""
+    arguments.rows("inputs", inputs)
+    return torch.as_tensor(inputs).detach().double()
+
+
+def _secant(twin: nn.Module, points: Tensor) -> float | None:
+    with torch.no_grad():
+        outputs = torch.cat([twin(part) for part in points.split(1024)]).flatten(1)
+    if len(torch.unique(points.flatten(1), dim=0)) < 2:
+        return None
+    return float(slopes_between(points.flatten(1), outputs).largest)
+
+
+def _balls(steps: list[Step], points: Tensor, radius: float, everywhere: Everywhere) -> Tensor | None:
+    try:
+        chain = whole_chain(steps, points[0].numel())
+    except ReadingError:  # the bounds of the whole space stand
+        return None
+    return ball_certificates(chain, points.flatten(1), radius, everywhere).lipschitz
+
+
+def _refuse_infinite(bounds: LipschitzBounds) -> None:
+    if not math.isfinite(bounds.lower.value):
+        raise ValueError("the model's outputs or Jacobians are not finite at these inputs")
