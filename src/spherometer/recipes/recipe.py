@@ -93,6 +93,7 @@ def variant(
     name: str,
     parent: Build,
     idea: str | None = None,
+    /,
     *,
     finding: str | None = None,
     minutes: float | None = None,
