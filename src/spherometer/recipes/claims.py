@@ -144,7 +144,7 @@ class Inequality:
         wrong, num = int((margins < -self.error).sum()), len(margins)
         low, high = (float(margins.min()), float(margins.max())) if num else (math.nan, math.nan)
         words = f"{wrong or 'none'} of {num} measurement{'s' * (num != 1)} violate{'s' * (wrong == 1)} it"
-        tested = Tested(low, low, high, float(wrong > 0), float(wrong == 0), num)
+        tested = Tested(low, low, high, float(wrong > 0 or not num), float(not wrong), num)
         return Evidence(tested, missing, (words,) if num else (), -self.error)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 Numbers = Sequence[float] | np.ndarray
 MOST = 100_000  # a needed number beyond this is no advice
@@ -17,7 +17,7 @@ LEAST_RUNS = 8  # fewer runs, drawn with repetition, say nothing about a correla
 
 @dataclass(frozen=True)
 class Tested:
-    """A value with its interval, and two p-values: a small `p` speaks for the claim, a small `against` for its opposite.
+    """A value with its interval, and two p-values: a small `p` speaks for the claim, `against` for its opposite.
 
     `needed(alpha)` is about how many numbers would show the claim with power 0.8 if the value seen is the true one;
     None when it lies on the wrong side.
@@ -49,8 +49,8 @@ def mean_above(values: Numbers, least: float = 0.0, *, level: float = 0.95) -> T
     if spread == 0:
         return Tested(mean, mean, mean, float(mean <= least), float(mean >= least), num)
     error = spread / math.sqrt(num)
-    reach = float(stats.t.ppf((1 + level) / 2, num - 1)) * error
-    p, against = (float(tail((mean - least) / error, num - 1)) for tail in (stats.t.sf, stats.t.cdf))
+    reach = float(special.stdtrit(num - 1, (1 + level) / 2)) * error
+    p, against = _tails((mean - least) / error, num - 1)
     return Tested(
         mean, mean - reach, mean + reach, p, against, num, lambda alpha: _seeds([mean - least], spread, alpha)
     )
@@ -102,9 +102,9 @@ def pearson(x: Numbers, y: Numbers, given: Sequence[Numbers] = (), *, level: flo
     if abs(r) > 1 - 1e-12:
         return Tested(math.copysign(1.0, r), r, r, float(r < 0), float(r > 0), num)
     t, needed = r * math.sqrt(freedom / (1 - r * r)), lambda alpha: _pairs(r, len(given), alpha)
-    reach = float(stats.norm.ppf((1 + level) / 2)) / math.sqrt(freedom - 1) if freedom > 1 else math.inf
+    reach = float(special.ndtri((1 + level) / 2)) / math.sqrt(freedom - 1) if freedom > 1 else math.inf
     low, high = (math.tanh(math.atanh(r) + sign * reach) for sign in (-1, 1))
-    return Tested(r, low, high, float(stats.t.sf(t, freedom)), float(stats.t.cdf(t, freedom)), num, needed)
+    return Tested(r, low, high, *_tails(t, freedom), num, needed)
 
 
 def spearman(x: Numbers, y: Numbers) -> float:
@@ -146,6 +146,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
+def _tails(t: float, freedom: int) -> tuple[float, float]:
+    """P(T > t) and P(T < t) of Student's distribution."""
+    return float(special.stdtr(freedom, -t)), float(special.stdtr(freedom, t))
+
+
 def _seeds(distances: Sequence[float], spread: float, alpha: float) -> int | None:
     """How many numbers one-sided t-tests need to see all of some distances to their borders at once.
 
@@ -155,8 +160,8 @@ def _seeds(distances: Sequence[float], spread: float, alpha: float) -> int | Non
         return None
 
     def enough(num: int) -> bool:
-        critical = stats.t.ppf(1 - alpha, num - 1)
-        powers = [stats.nct.sf(critical, num - 1, distance / spread * math.sqrt(num)) for distance in distances]
+        critical = special.stdtrit(num - 1, 1 - alpha)
+        powers = [1 - special.nctdtr(num - 1, distance / spread * math.sqrt(num), critical) for distance in distances]
         return bool(sum(powers) - (len(powers) - 1) >= POWER)
 
     return _least(enough)
@@ -166,7 +171,7 @@ def _pairs(r: float, given: int, alpha: float) -> int | None:
     """How many pairs show a correlation: ((z_α + z_power) / artanh r)² + 3 + k."""
     if not r > 0:
         return None
-    num = math.ceil((float(stats.norm.ppf(1 - alpha) + stats.norm.ppf(POWER)) / math.atanh(r)) ** 2 + 3 + given)
+    num = math.ceil((float(special.ndtri(1 - alpha) + special.ndtri(POWER)) / math.atanh(r)) ** 2 + 3 + given)
     return num if num <= MOST else None
 
 
