@@ -24,10 +24,15 @@ MAX_SAMPLES = 2**1000
 
 
 class Support(ABC):
-    """Where the data lives: its dimension, its diameter and the least probability of a ball."""
+    """Where the data lives: its dimension, its diameter and the least probability of a ball.
+
+    `detour` is the longest way inside the support over the straight distance (A-e6): 1 where it is convex, infinite
+    where it falls into pieces, None where nothing is known.
+    """
 
     dimension: int
     diameter: float
+    detour: float | None = None
 
     @abstractmethod
     def ball_probability(self, radius: float) -> float:
@@ -102,6 +107,8 @@ class Cube(Support):
         solved: 0.42
     """
 
+    detour = 1.0
+
     def __init__(self, dimension: int) -> None:
         self.dimension = arguments.whole("dimension", dimension)
         self.diameter = math.sqrt(dimension)
@@ -126,8 +133,10 @@ class Sphere(Support):
     - `printed`: Φ(r) = ½ (1−γ)^{d/2} r^d for r² < γ.
     - `corrected` (A-e3, A-e4): Φ(r) = c_d (1−γ)^{d/2} r^d with c_d = Γ((d+1)/2) / (2√π Γ(d/2+1)), for r² ≤ min(4γ, 2).
 
-    `gamma=None` takes the γ that gives each form its smallest radius.
+    `gamma=None` takes the γ that gives each form its smallest radius. Half a great circle is π/2 times its chord.
     """
+
+    detour = math.pi / 2
 
     def __init__(self, dimension: int, gamma: float | None = None) -> None:
         self.dimension = arguments.whole("dimension", dimension)
@@ -162,6 +171,7 @@ class Manifold(Support):
     """Uniform on a support of which the user knows the smallest ball: Φ(r) = ball_volume(r)/volume (A Eq 12, A-e12).
 
     `dimension` enters `corrected` only, which holds where halving r divides the ball's volume by at most 2^dimension.
+    `detour` is that of a support, 1 where it is convex.
 
     Example:
         >>> circle = Manifold(lambda r: 4 * math.asin(min(r, 2) / 2), dimension=1, diameter=2, volume=2 * math.pi)
@@ -170,9 +180,17 @@ class Manifold(Support):
     """
 
     def __init__(
-        self, ball_volume: Callable[[float], float], *, dimension: int, diameter: float, volume: float = 1.0
+        self,
+        ball_volume: Callable[[float], float],
+        *,
+        dimension: int,
+        diameter: float,
+        volume: float = 1.0,
+        detour: float | None = None,
     ) -> None:
-        self.ball_volume = ball_volume
+        if detour is not None and not detour >= 1:
+            raise ValueError(f"detour must be at least 1, got {detour}")
+        self.ball_volume, self.detour = ball_volume, detour
         self.dimension = arguments.whole("dimension", dimension)
         self.diameter = arguments.positive("diameter", diameter)
         self.volume = arguments.positive("volume", volume)
