@@ -1,0 +1,371 @@
+"""Paper C, Sec 5.3: explicit Jacobian regularisation on SimpleCNN (C-T1, C-T5, C-F36)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from spherometer.figures.panels import Panel, Panels
+from spherometer.recipes.claims import Claim
+from spherometer.recipes.ends import over_label
+from spherometer.recipes.margins import levels_of
+from spherometer.recipes.papers.c_methods import (
+    FULL_RATES,
+    METHODS,
+    SIMPLE_RATES,
+    better,
+    error_reduction,
+    mean_better,
+    percent,
+    simple_departures,
+    simple_run,
+    told,
+    wide_departures,
+    wide_run,
+)
+from spherometer.recipes.papers.c_printed import RADII, SEARCH, SEARCH_WHOLE, SIMPLE, SIMPLE_WHOLE, WIDE
+from spherometer.recipes.recipe import Experiment, Scale, Table, at_scale, recipe
+from spherometer.recipes.results import Results, Run
+
+POINTS = "percentage points"
+COEFFICIENTS = {  # of C-F36; the grid is not in the text
+    "smoke": (0.0, 0.01),
+    "laptop": (0.0, 0.001, 0.01, 0.03, 0.1),
+    "paper": (0.0, 0.001, 0.003, 0.01, 0.03, 0.1),
+}
+WHOLE_COEFFICIENT = 0.001
+WIDE_SEEDS = {"smoke": 1, "laptop": 3, "paper": 3}
+
+
+def seeds(scale: Scale) -> range:
+    """Of each setting: mean ± std of three runs in the paper."""
+    return range(at_scale(scale, smoke=1, laptop=3, paper=3))
+
+
+def plain(rate: float, *, whole: bool = False) -> dict[str, Any]:
+    """The labels of SGD."""
+    return {"rate": rate, "method": "SGD", "whole": whole}
+
+
+def regularised(rate: float, *, whole: bool = False) -> dict[str, Any]:
+    """The labels of EJR."""
+    return {"rate": rate, "method": "EJR", "whole": whole}
+
+
+@recipe(
+    "C-T1",
+    "EJR makes the test accuracy independent of the learning rate",
+    finding="SimpleCNN with EJR 75.0-75.7 % at every rate, SGD 68.9-72.6 %; EJR about as good as SAM and ASAM on WRN",
+    minutes=8,
+)
+def main_table(scale: Scale) -> Experiment:
+    """SGD, SAM, ASAM and EJR: SimpleCNN in small and in full batches, wide residual networks; C Table 1, 5.3 item 8."""
+    small, full = SIMPLE_RATES[scale], FULL_RATES[scale]
+    runs = [simple_run(scale, rate, method, seed) for rate in small for method in METHODS for seed in seeds(scale)]
+    runs += [
+        simple_run(scale, rate, method, seed, coefficient=WHOLE_COEFFICIENT, whole=True)
+        for rate in full
+        for method in (METHODS if scale == "paper" else ("SGD", "EJR"))
+        for seed in seeds(scale)
+    ]
+    if scale == "paper":
+        runs += wide_rows(scale)
+    source = "C-T1; 5.3 item 8"
+    claims = [
+        Claim(
+            "EJR flattens the dependence on the learning rate",
+            partial(_flatter, rates=small),
+            unit=f"{POINTS}: range over rates of SGD less that of EJR",
+            source=source,
+        ),
+        Claim(
+            f"EJR beats SGD at the smallest rate ({small[0]:g})",
+            partial(better, here=regularised(small[0]), there=plain(small[0])),
+            unit=POINTS,
+            source=source,
+        ),
+        Claim(
+            "EJR beats SGD on average over the rates",
+            partial(mean_better, cases=[(regularised(rate), plain(rate)) for rate in small]),
+            unit=POINTS,
+            source=source,
+        ),
+        Claim(
+            "EJR beats SGD in full batches too",
+            partial(mean_better, cases=[(regularised(rate, whole=True), plain(rate, whole=True)) for rate in full]),
+            unit=POINTS,
+            source=source,
+        ),
+    ]
+    return Experiment(
+        runs=runs,
+        claims=claims,
+        figure=_main_figure,
+        departures=[*simple_departures(scale), *_missing(scale)],
+        table=partial(_main_table, scale=scale),
+    )
+
+
+def wide_rows(scale: Scale) -> list[Run]:
+    """Setting 3: 200 epochs for WRN-28-10 and 1600 for WRN-28-2, SGD twice as many."""
+    lengths = {"wrn-28-10": 200, "wrn-28-2": 1600}
+    return [
+        wide_run(
+            scale,
+            method,
+            seed,
+            data=data,
+            model=model,
+            setting=3,
+            epochs=lengths[model] * (2 if method == "SGD" else 1),
+        )
+        for model, data in WIDE
+        for method in METHODS
+        for seed in seeds(scale)
+    ]
+
+
+def _missing(scale: Scale) -> list[str]:
+    if scale == "paper":
+        return []
+    return [
+        "no wide residual networks here: C-F6, C-F29, C-T5 and C-T6 have their stand-ins",
+        "SAM and ASAM in small batches only",
+    ]
+
+
+def _flatter(results: Results, *, rates: tuple[float, ...]) -> list[float]:
+    def ranges(labels: Any) -> np.ndarray:
+        table = np.stack([percent(results, **labels(rate)) for rate in rates])
+        return np.asarray(table.max(0) - table.min(0))
+
+    return [float(value) for value in ranges(plain) - ranges(regularised)]
+
+
+def _main_figure(results: Results) -> Panels:
+    panels = []
+    for whole, title in ((False, "small batches"), (True, "full batch")):
+        methods = [name for name in METHODS if any(_is(run, name, whole) for run in results.runs)]
+        series = [over_label(results, percent, "rate", name, method=name, whole=whole) for name in methods]
+        names = [f"{rate:g}" for rate in levels_of(results, "rate", method="SGD", whole=whole)]
+        panels.append(Panel(title, "learning rate", "test accuracy, %", series, x_names=names))
+    return Panels(panels, columns=2, caption="SimpleCNN by four methods; mean and standard deviation over seeds.")
+
+
+def _is(run: Run, method: str, whole: bool) -> bool:
+    return run.labels["method"] == method and run.labels.get("whole") == whole
+
+
+def _main_table(results: Results, *, scale: Scale) -> Table:
+    columns = ["setting", "lr", "source", *METHODS, "Δ", "ERR"]
+    rows: list[list[str]] = []
+    for name, printed, whole in (("SimpleCNN B=128", SIMPLE, False), ("SimpleCNN full batch", SIMPLE_WHOLE, True)):
+        rows += [[name, f"{rate:g}", "paper", *row] for rate, row in printed.items()]
+        rows += [_our_row(results, name, rate, whole) for rate in levels_of(results, "rate", method="SGD", whole=whole)]
+    for (model, data), row in WIDE.items():
+        rows.append([f"{model} {data}", "0.1", "paper", *row])
+        if scale == "paper":
+            labels = {"model": model, "data": data}
+            numbers = [told(percent(results, method=method, **labels)) for method in METHODS]
+            gain = error_reduction(results, here={"method": "EJR", **labels}, there={"method": "SGD", **labels})
+            rows.append([f"{model} {data}", "0.1", "ours", *numbers, *gain])
+    return Table(columns, rows)
+
+
+def _our_row(results: Results, name: str, rate: float, whole: bool) -> list[str]:
+    cells = []
+    for method in METHODS:
+        known = any(_is(run, method, whole) and run.labels["rate"] == rate for run in results.runs)
+        cells.append(told(percent(results, rate=rate, method=method, whole=whole)) if known else "-")
+    gain = error_reduction(results, here=regularised(rate, whole=whole), there=plain(rate, whole=whole))
+    return [name, f"{rate:g}", "ours", *cells, *gain]
+
+
+@recipe(
+    "C-F36",
+    "a moderate coefficient of EJR is best at every learning rate",
+    finding="test accuracy over lr x λ_reg: optimum at about 0.01-0.03",
+    minutes=8,
+)
+def coefficients(scale: Scale) -> Experiment:
+    """SimpleCNN in batches of 128 over learning rates and coefficients of simple EJR; C Fig 36."""
+    used, strengths = SIMPLE_RATES[scale], COEFFICIENTS[scale]
+    middle = [strength for strength in strengths if 0.01 <= strength <= 0.03]
+
+    def level(results: Results, strength: float) -> np.ndarray:
+        """Mean over rates, one for each seed."""
+        return np.asarray(np.mean([percent(results, rate=rate, coefficient=strength) for rate in used], 0))
+
+    def over(results: Results, strength: float) -> list[float]:
+        best = np.mean([level(results, entry) for entry in middle], 0)
+        return [float(value) for value in best - level(results, strength)]
+
+    claims = [
+        Claim(
+            "λ_reg of 0.01-0.03 is better than none",
+            partial(over, strength=0.0),
+            unit=f"{POINTS}, mean over rates",
+            source="C-F36; 5.3 item 8",
+        )
+    ]
+    if strengths[-1] > middle[-1]:
+        claims.append(
+            Claim(
+                f"λ_reg of 0.01-0.03 is better than {strengths[-1]:g}",
+                partial(over, strength=strengths[-1]),
+                unit=f"{POINTS}, mean over rates",
+                source="C-F36",
+            )
+        )
+    return Experiment(
+        runs=[
+            _grid_run(scale, rate, strength, seed) for rate in used for strength in strengths for seed in seeds(scale)
+        ],
+        claims=claims,
+        figure=partial(_grid_figure, rates=used),
+        departures=[*simple_departures(scale), "the grid of coefficients is chosen here: not in the text"],
+    )
+
+
+def _grid_run(scale: Scale, rate: float, strength: float, seed: int) -> Run:
+    run = simple_run(scale, rate, "EJR" if strength else "SGD", seed, coefficient=strength or 0.01)
+    return Run({"rate": rate, "coefficient": strength, "seed": seed}, run.job)
+
+
+def _grid_figure(results: Results, *, rates: tuple[float, ...]) -> Panels:
+    series = [over_label(results, percent, "coefficient", f"lr {rate:g}", rate=rate) for rate in rates]
+    names = [f"{strength:g}" for strength in levels_of(results, "coefficient")]
+    return Panels([Panel("EJR", "λ_reg", "test accuracy, %", series, x_names=names)], columns=1)
+
+
+@recipe(
+    "C-T5",
+    "EJR improves on its baseline over strengths, rates and lengths",
+    finding="SimpleCNN +4 .. +11 points; WRN-28-10 best at ρ = 2 (CIFAR-10) and 4-5 (CIFAR-100)",
+    minutes=8,
+)
+def search_table(scale: Scale) -> Experiment:
+    """SimpleCNN over rates with EJR, WRN-28-10 over radii of efficient EJR at two lengths; C Table 5, C-e10, C-e11."""
+    small, full, wide = _search_rows(scale)
+    runs = [
+        simple_run(scale, rate, method, seed, coefficient=strength, whole=whole, pair=f"{rate:g} {strength:g}")
+        for rows, whole in ((small, False), (full, True))
+        for rate, strength in rows
+        for method in ("SGD", "EJR")
+        for seed in seeds(scale)
+    ]
+    for (data, epochs), radii in wide.items():
+        for seed in range(WIDE_SEEDS[scale]):
+            runs.append(wide_run(scale, "SGD", seed, data=data, epochs=epochs))
+            runs += [wide_run(scale, "EJR", seed, data=data, epochs=epochs, rho=rho) for rho in radii]
+    cases = [
+        ({**regularised(rate, whole=whole), "pair": f"{rate:g} {strength:g}"}, plain(rate, whole=whole))
+        for rows, whole in ((small, False), (full, True))
+        for rate, strength in rows
+    ]
+    return Experiment(
+        runs=runs,
+        claims=[
+            Claim(
+                "EJR improves SimpleCNN, on average over rates and batches",
+                partial(mean_better, cases=cases),
+                unit=POINTS,
+                source="C-T5; 5.3 item 8",
+            ),
+            *_radius_claims(wide),
+        ],
+        figure=partial(_search_figure, wide=wide),
+        departures=[
+            *simple_departures(scale),
+            *wide_departures(scale),
+            "SimpleCNN rows use the simple EJR, though the title says efficient (C-e11)",
+        ],
+        table=partial(_search_table, rows=(small, full), wide=wide),
+    )
+
+
+def _search_rows(scale: Scale) -> tuple[list[Any], list[Any], dict[tuple[str, int], list[float]]]:
+    """(rate, coefficient) pairs in small and full batches, and the radii of each (data, epochs)."""
+    wide = {key: list(radii) for key, (_, radii) in RADII.items()}
+    if scale == "paper":
+        return list(SEARCH), list(SEARCH_WHOLE), wide
+    small = [(rate, strength) for rate, strength in SEARCH if rate in SIMPLE_RATES[scale]]
+    full = [(rate, strength) for rate, strength in SEARCH_WHOLE if rate in FULL_RATES[scale]]
+    lengths = {key: radii for key, radii in wide.items() if key[0] == "cifar10"}
+    return small, full, lengths if scale == "laptop" else {("cifar10", 200): [0.5, 2, 3]}
+
+
+def _radius_claims(wide: dict[tuple[str, int], list[float]]) -> list[Claim]:
+    found = []
+    for (data, epochs), radii in wide.items():
+        labels = {"data": data, "epochs": epochs}
+        found.append(
+            Claim(
+                f"efficient EJR improves the wide network on {data}, {epochs} epochs, on average over radii",
+                partial(
+                    mean_better,
+                    cases=[({"method": "EJR", "rho": rho, **labels}, {"method": "SGD", **labels}) for rho in radii],
+                ),
+                unit=POINTS,
+                source="C-T5",
+            )
+        )
+    return found
+
+
+def _search_figure(results: Results, *, wide: dict[tuple[str, int], list[float]]) -> Panels:
+    panels = []
+    for whole, title in ((False, "SimpleCNN, small batches"), (True, "SimpleCNN, full batch")):
+        series = [over_label(results, percent, "rate", name, method=name, whole=whole) for name in ("SGD", "EJR")]
+        names = [f"{rate:g}" for rate in levels_of(results, "rate", method="SGD", whole=whole)]
+        panels.append(Panel(title, "learning rate", "test accuracy, %", series, x_names=names))
+    longest = max((radii for radii in wide.values()), key=len)
+    by_radius = [
+        over_label(results, percent, "rho", f"{data}, {epochs} epochs", method="EJR", data=data, epochs=epochs)
+        for data, epochs in wide
+    ]
+    panels.append(
+        Panel("wide network", "ρ (the paper's)", "test accuracy, %", by_radius, x_names=[f"{r:g}" for r in longest])
+    )
+    return Panels(panels, caption="Baseline and EJR; mean and standard deviation over seeds.")
+
+
+def _search_table(
+    results: Results, *, rows: tuple[list[Any], list[Any]], wide: dict[tuple[str, int], list[float]]
+) -> Table:
+    found: list[list[str]] = []
+    for name, chosen, printed, whole in (
+        ("SimpleCNN B=128", rows[0], SEARCH, False),
+        ("SimpleCNN full batch", rows[1], SEARCH_WHOLE, True),
+    ):
+        for rate, strength in chosen:
+            here = {**regularised(rate, whole=whole), "pair": f"{rate:g} {strength:g}"}
+            found += _both(
+                results, f"{name}, lr {rate:g}, λ {strength:g}", printed[rate, strength], here, plain(rate, whole=whole)
+            )
+    for (data, epochs), radii in wide.items():
+        base, entries = RADII[data, epochs]
+        for rho in radii:
+            labels = {"data": data, "epochs": epochs}
+            here = {"method": "EJR", "rho": rho, **labels}
+            found += _both(
+                results,
+                f"WRN-28-10 {data}, {epochs} epochs, ρ {rho:g}",
+                (base, *entries[rho]),
+                here,
+                {"method": "SGD", **labels},
+            )
+    return Table(["setting", "source", "baseline", "with EJR", "Δ", "ERR"], found)
+
+
+def _both(
+    results: Results, name: str, printed: tuple[str, ...], here: dict[str, Any], there: dict[str, Any]
+) -> list[list[str]]:
+    ours = [
+        told(percent(results, **there)),
+        told(percent(results, **here)),
+        *error_reduction(results, here=here, there=there),
+    ]
+    return [[name, "paper", *printed], [name, "ours", *ours]]

@@ -1,0 +1,134 @@
+"""Paper C, Setting 1: plain gradient descent, no augmentation, no smoothing, and the runs that figures share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spherometer.recipes.papers.c_curves import NORM, ONES, PROJECTED
+from spherometer.recipes.recipe import Scale, at_scale
+from spherometer.recipes.results import Run, training_run
+
+FASTER = {"paper": 1, "laptop": 2.5, "smoke": 5}  # small networks on few samples stand larger learning rates
+SMALLER = {"paper": 1, "laptop": 4, "smoke": 8}  # and see few samples in all: batches shrink with them
+SCALARS = ("loss", "sharpness", "impurity", NORM, PROJECTED, ONES)
+
+CIFAR = {"data": "cifar10", "standardise": "channelwise"}
+FEW = {"data": "cifar10", "num": 500, "num_test": 500, "standardise": "channelwise"}
+DIGITS = {"data": "digits", "num": 500, "standardise": "channelwise"}
+SMOKE = ({"data": "digits", "num": 100, "num_test": 100}, {"model": "digits-mlp", "width": 16})
+
+NETWORKS: dict[str, dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]] = {
+    "cnn6": {"paper": (CIFAR, {"model": "cnn6"}), "laptop": (FEW, {"model": "fcn3-cifar", "width": 32})},
+    "vgg11": {"paper": (CIFAR, {"model": "vgg11"}), "laptop": (FEW, {"model": "fcn3-cifar", "width": 32, "depth": 5})},
+    "vgg11-cifar100": {
+        "paper": ({**CIFAR, "data": "cifar100"}, {"model": "vgg11"}),
+        "laptop": (FEW, {"model": "fcn3-cifar", "width": 32, "depth": 5, "activation": "tanh"}),
+    },
+    "resnet20": {
+        "paper": (CIFAR, {"model": "resnet20-plain"}),
+        "laptop": (DIGITS, {"model": "digits-resnet8", "batchnorm": False}),
+    },
+    "fcn3": {
+        "paper": ({"data": "mnist", "standardise": "channelwise"}, {"model": "fcn3-mnist"}),
+        "laptop": (DIGITS, {"model": "fcn3-mnist", "width": 64}),
+    },
+}
+STAND_IN = {
+    "cnn6": "a 3072-32-32-10 network on the first 500 images of CIFAR-10 instead of 6CNN on 50,000",
+    "vgg11": "a 3072-32-32-32-32-10 network on the first 500 images of CIFAR-10 instead of VGG-11 on 50,000",
+    "vgg11-cifar100": "a tanh network 3072-32-32-32-32-10 on 500 images of CIFAR-10 instead of VGG-11 on CIFAR-100",
+    "resnet20": "a narrow ResNet-8 without batch norm on 500 digits instead of ResNet-20 on CIFAR-10",
+    "fcn3": "a 64-64-64-10 network on 500 digits instead of 784-200-200-10 on MNIST",
+}
+
+
+def rates(scale: Scale, given: Sequence[float]) -> list[float]:
+    """The paper's learning rates as this scale uses them."""
+    return [FASTER[scale] * rate for rate in given]
+
+
+def batches(scale: Scale, given: Sequence[int]) -> list[int]:
+    """The paper's batch sizes as this scale uses them."""
+    return [size // SMALLER[scale] for size in given]
+
+
+def seeds(scale: Scale, laptop: int = 3) -> range:
+    """Of each setting; the paper shows one run of each."""
+    return range(at_scale(scale, smoke=2, laptop=laptop, paper=3))
+
+
+def plain_run(
+    scale: Scale,
+    network: str,
+    labels: Mapping[str, Any],
+    *,
+    rate: float,
+    steps: int,
+    batch: int | None = None,
+    loss: str = "auto",
+    **measurement: Any,
+) -> Run:
+    """A run of Setting 1: constant rate, no momentum, no decay; `rate` and `batch` are those that are used."""
+    data, model = SMOKE if scale == "smoke" else NETWORKS[network][scale]
+    loop: dict[str, Any] = {"steps": steps, "batch_size": batch}
+    if batch is None and scale == "paper":
+        loop["ghost_size"] = 5000
+    if scale != "paper":
+        loop["evaluate_every"] = max(1, steps // 20)
+    measurement.setdefault("track_num", at_scale(scale, smoke=None, laptop=None, paper=5000))
+    return training_run(
+        labels,
+        data=data,
+        model=model,
+        objective={"loss": loss},
+        method={"learning_rate": rate},
+        loop=loop,
+        measurement=measurement,
+    )
+
+
+def descent_run(scale: Scale, network: str, rate: float, seed: int) -> Run:
+    """Full-batch gradient descent with everything C draws over its steps: C-F1, F3, F12-F16, F21-F24, F27."""
+    return plain_run(
+        scale,
+        network,
+        {"network": network, "rate": rate, "seed": seed},
+        rate=rate,
+        steps=descent_steps(scale, network),
+        track=[
+            *SCALARS,
+            "impurity_quantiles",
+            "impurity_bounds",
+            "logit_norm",
+            "logit_sum",
+            "weight_norm",
+            "parameter_norms",
+        ],
+        track_example=["impurity_bounds"],
+        track_every=at_scale(scale, smoke=2, laptop=20, paper=1),
+        trajectory=1,
+    )
+
+
+def descent_steps(scale: Scale, network: str) -> int:
+    """How long gradient descent goes on: the paper says until convergence, and shows these."""
+    return int(at_scale(scale, smoke=20, laptop=500, paper=6000 if network == "cnn6" else 2000))
+
+
+def departures(scale: Scale, network: str, *more: str) -> list[str]:
+    """What all figures of Setting 1 leave open, and what is smaller at this scale."""
+    if scale == "paper":
+        common = [
+            "three seeds where the paper shows one run, so that claims can be judged",
+            "inputs standardised by channel: chosen here, not in the text",
+            "curvature on 5,000 samples (the text: 5-25 % of the data)",
+        ]
+    elif scale == "smoke":
+        common = ["a 64-16-16-10 network on 100 digits: shows that it runs, and nothing else"]
+    else:
+        common = [
+            STAND_IN[network],
+            f"learning rates {FASTER[scale]:g} times and batches 1/{SMALLER[scale]} of the paper's",
+        ]
+    return [*common, *more]
