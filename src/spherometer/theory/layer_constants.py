@@ -111,10 +111,14 @@ def _per_axis(value: int | tuple[int, ...], module: nn.Module) -> tuple[int, ...
 
 
 def _dilated(kernel: Tensor, dilation: tuple[int, ...]) -> Tensor:
-    lengths = [(size - 1) * apart + 1 for size, apart in zip(kernel.shape[2:], dilation, strict=True)]
-    spread = kernel.new_zeros(*kernel.shape[:2], *lengths)
-    spread[(..., *(slice(None, None, apart) for apart in dilation))] = kernel
-    return spread
+    """With zeros between the taps."""
+    for axis, apart in enumerate(dilation, start=2):
+        length = (kernel.shape[axis] - 1) * apart + 1
+        places = torch.arange(0, length, apart)
+        kernel = kernel.new_zeros(*kernel.shape[:axis], length, *kernel.shape[axis + 1 :]).index_copy(
+            axis, places, kernel
+        )
+    return kernel
 
 
 def _phases(kernel: Tensor, axis: int, step: int) -> Tensor:

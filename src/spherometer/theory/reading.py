@@ -7,7 +7,7 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -27,8 +27,10 @@ from spherometer.theory.layer_constants import (
 )
 
 DIAGONAL = (_BatchNorm, nn.Identity, _DropoutNd)
-AVERAGING = (nn.Flatten, nn.Unflatten, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool1d)
-AVERAGING += (nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.ZeroPad1d, nn.ZeroPad2d, nn.Upsample, nn.PixelShuffle)
+AVERAGING = (
+    *(nn.Flatten, nn.Unflatten, nn.ZeroPad1d, nn.ZeroPad2d, nn.Upsample, nn.PixelShuffle),
+    *(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
+)
 MAXIMA = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 FUNCTIONS: dict[Any, Callable[[], nn.Module]] = {
     torch.relu: nn.ReLU, functional.relu: nn.ReLU, "relu": nn.ReLU,
@@ -114,6 +116,7 @@ class _Reader(fx.Interpreter):
 
     def __init__(self, graph: fx.GraphModule) -> None:
         super().__init__(graph, garbage_collect_values=False)
+        self.extra_traceback = False  # an error is one line
         self.steps: list[Step] = []
         self.places: dict[fx.Node, int] = {}  # of the tensors that depend on the input
 
@@ -164,18 +167,14 @@ class _Reader(fx.Interpreter):
 
     def _apply(self, node: fx.Node, parent: fx.Node) -> Map:
         """The node as a function of its only input that depends on the sample."""
+        target: Any = node.target
         known = {other: self.env[other] for other in node.all_input_nodes if other is not parent}
 
         def apply(x: Tensor) -> Tensor:
-            args, kwargs = (
-                fx.node.map_arg(part, lambda n: x if n is parent else known[n]) for part in (node.args, node.kwargs)
-            )
-            result: Tensor
-            if node.op == "call_method":
-                result = getattr(args[0], str(node.target))(*args[1:], **kwargs)
-            else:
-                assert callable(node.target)
-                result = node.target(*args, **kwargs)
+            arguments: Any = fx.node.map_arg((node.args, node.kwargs), lambda n: x if n is parent else known[n])
+            (first, *rest), options = arguments
+            function: Any = getattr(first, target) if node.op == "call_method" else partial(target, first)
+            result: Tensor = function(*rest, **options)
             return result
 
         return apply
@@ -183,7 +182,9 @@ class _Reader(fx.Interpreter):
 
 def _keeps_signs(node: fx.Node) -> bool:
     """Padding only with zeros."""
-    return node.target is not functional.pad or (len(node.args) < 3 and not node.kwargs)
+    if node.target is not functional.pad:
+        return True
+    return len(node.args) < 3 and node.kwargs.get("mode", "constant") == "constant" and not node.kwargs.get("value")
 
 
 def _module_rule(module: nn.Module, shape: Shape, num: int) -> Affine | Activation | Other | None:

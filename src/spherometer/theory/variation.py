@@ -75,8 +75,8 @@ def jacobian_variation(
         raise ValueError("the model's Jacobians are not finite near these inputs")
     return Variation(
         lower=lower,
-        upper=found and found.variation,
-        smooth=found and found.smooth,
+        upper=None if found is None else found.variation,
+        smooth=None if found is None else found.smooth,
         jacobians=jacobian_norms(twin, points),
         radius=radius,
     )

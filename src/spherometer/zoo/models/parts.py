@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from spherometer.theory.activations import gaussian, register_activation
 from spherometer.zoo.names import suggest
 
 InputShape = tuple[int, ...]
@@ -29,6 +30,8 @@ class Gaussian(nn.Module):
         """Elementwise."""
         return torch.exp(-0.5 * (inputs / self.scale) ** 2)
 
+
+register_activation(Gaussian, lambda module: gaussian(module.scale))
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
