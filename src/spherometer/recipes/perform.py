@@ -59,8 +59,7 @@ def _write(result: RecipeResult, experiment: Experiment, results: Results, folde
     """The figure in every form first, the result last: where a result is, everything is."""
     panels = experiment.figure(results)
     folder.mkdir(parents=True, exist_ok=True)
-    for ending in PICTURES:
-        draw_panels(panels, folder / f"figure.{ending}")
+    draw_panels(panels, *(folder / f"figure.{ending}" for ending in PICTURES))
     write_whole(folder / "figure.json", to_json(panels.to_dict()).encode())
     write_whole(folder / "data.csv", panels_csv(panels).encode())
     result.write(folder / "result.json")

@@ -25,39 +25,50 @@ NO_DATE: dict[str, dict[str, Any]] = {
 }
 
 
-def draw_panels(panels: Panels, path: Path) -> None:
-    """The figure in a file, whole or not at all; the same figure gives the same bytes.
+def draw_panels(panels: Panels, *paths: Path) -> None:
+    """The figure in a file, or in several of different kinds, each whole or not at all.
+
+    The same figure gives the same bytes. Several files in one call are laid out once, which takes most of the time.
 
     Example:
-        >>> draw_panels(figure, Path("figure.svg"))
+        >>> draw_panels(figure, Path("figure.svg"), Path("figure.pdf"))
     """
-    path = Path(path)
-    if path.suffix not in NO_DATE:
-        raise ValueError(f"{path}: expected a name that ends in .png, .svg or .pdf")
+    for path in paths:
+        if path.suffix not in NO_DATE:
+            raise ValueError(f"{path}: expected a name that ends in .png, .svg or .pdf")
     from matplotlib import rc_context
+
+    with rc_context({"svg.hashsalt": "spherometer"}):
+        figure = _figure(panels)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # as it is laid out now
+        for path in paths:
+            content = io.BytesIO()
+            figure.savefig(content, format=path.suffix[1:], metadata=NO_DATE[path.suffix])
+            write_whole(path, content.getvalue())
+
+
+def _figure(panels: Panels) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure  # not pyplot: no global state, no window
 
     num_columns = min(panels.columns, len(panels.panels))
     num_rows = math.ceil(len(panels.panels) / num_columns)
     width, height = (max(sizes) for sizes in zip(*map(_size, panels.panels), strict=True))
-    with rc_context({"svg.hashsalt": "spherometer"}):
-        figure = Figure((width * num_columns, height * num_rows), dpi=120, facecolor="white", layout="constrained")
-        FigureCanvasAgg(figure)
-        grid = figure.subplots(num_rows, num_columns, squeeze=False).flatten()
-        shared = _shared_legend(panels)
-        for axes, panel in zip(grid, panels.panels, strict=False):
-            if isinstance(panel, HeatPanel):
-                _draw_heat(axes, panel)
-            else:
-                _draw_axes(axes, panel, panels, legend=not shared)
-        for axes in grid[len(panels.panels) :]:
-            axes.set_visible(False)
-        if shared:
-            _draw_legend(figure, grid)
-        content = io.BytesIO()
-        figure.savefig(content, format=path.suffix[1:], metadata=NO_DATE[path.suffix])
-    write_whole(path, content.getvalue())
+    figure = Figure((width * num_columns, height * num_rows), dpi=120, facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(num_rows, num_columns, squeeze=False).flatten()
+    shared = _shared_legend(panels)
+    for axes, panel in zip(grid, panels.panels, strict=False):
+        if isinstance(panel, HeatPanel):
+            _draw_heat(axes, panel)
+        else:
+            _draw_axes(axes, panel, panels, legend=not shared)
+    for axes in grid[len(panels.panels) :]:
+        axes.set_visible(False)
+    if shared:
+        _draw_legend(figure, grid)
+    return figure
 
 
 def _size(panel: Panel | HeatPanel) -> tuple[float, float]:

@@ -48,7 +48,7 @@ def _traces(panel: Panel, series: Series, place: int) -> list[dict[str, Any]]:
     assert x is not None
     assert y is not None
     shown = {"x": _nulls(x), "y": _nulls(y), "name": _text(series.label), "showlegend": bool(series.label)}
-    shown["legendgroup"] = f"{series.label} {place}"
+    shown["legendgroup"] = f"{place} {series.style}"
     shown["hovertemplate"] = f"{_text(series.label)}<br>%{{x:.4~g}}, %{{y:.4~g}}<extra></extra>"
     if series.style in ("markers", "bars"):
         if low is not None and high is not None:
