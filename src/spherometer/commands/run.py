@@ -51,9 +51,9 @@ class Run:
         from spherometer.sweeps import sweep
         from spherometer.sweeps.progress import shown
 
-        chosen, results = _chosen(self.ids), list[RecipeResult]()
         parameters = _parameters(self.slurm)
-        for recipe in chosen:
+        results: list[RecipeResult] = []
+        for recipe in _chosen(self.ids):
             if not self.json:
                 note(f"{recipe.id} {recipe.idea}, {self.scale} scale")
             with shown() as tell:

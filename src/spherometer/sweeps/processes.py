@@ -26,6 +26,13 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def threads_each(workers: int) -> int:
+    """Threads of each of so many workers: its share of the cores, and no more than OMP_NUM_THREADS says."""
+    share = max(1, cores() // workers)
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    return min(share, int(said)) if said.isdigit() and int(said) else share
+
+
 class Processes:
     """So many workers, started afresh (spawned) and fed over pipes; each computes on its share of the cores."""
 
@@ -44,7 +51,7 @@ class Processes:
         for job in jobs:
             idle = [worker for worker in self._workers if worker.job is None]
             if not idle:
-                idle = [_Worker(self._root, max(1, cores() // self.size))]
+                idle = [_Worker(self._root, threads_each(self.size))]
                 self._workers += idle
             idle[0].give(job)
 
