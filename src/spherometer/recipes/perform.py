@@ -12,8 +12,8 @@ from spherometer.recipes.claims import judge
 from spherometer.recipes.recipe import Experiment, Recipe
 from spherometer.recipes.result import RecipeResult
 from spherometer.recipes.results import Results, Run
-from spherometer.records import provenance
 from spherometer.records.files import write_whole
+from spherometer.records.provenance import provenance
 from spherometer.records.schema import to_json
 from spherometer.sweeps import Job, Outcome
 
