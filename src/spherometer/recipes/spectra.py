@@ -20,19 +20,13 @@ def spectrum_panel(results: Results, title: str, *, prefix: str = "", **labels: 
     Example:
         >>> spectrum_panel(results, "γ = 0", decay=0.0)
     """
-    found = [kept for kept in results.arrays(f"{prefix}spectrum_nodes", **labels) if kept]
-    weights = [kept for kept in results.arrays(f"{prefix}spectrum_weights", **labels) if kept]
-    series = [_density(_only(found[0]), _only(weights[0]))] if found else []
-    largest = [Line("λ₁", x=max(series[0].x[i] for i in _seen(series[0])))] if series else []
-    return Panel(title, "eigenvalue", "density", series, log_y=True, lines=largest)
-
-
-def _only(kept: dict[int, np.ndarray]) -> np.ndarray:
-    return kept[max(kept)]
-
-
-def _seen(series: Series) -> list[int]:
-    return [place for place, value in enumerate(series.y) if np.isfinite(value)]
+    nodes, weights = (
+        [kept[max(kept)] for kept in results.arrays(f"{prefix}spectrum_{name}", **labels) if kept]
+        for name in ("nodes", "weights")
+    )
+    series = [_density(nodes[0], weights[0])] if nodes else []
+    lines = [Line("λ₁", x=float(nodes[0].max()))] if nodes else []
+    return Panel(title, "eigenvalue", "density", series, log_y=True, lines=lines)
 
 
 def _density(nodes: np.ndarray, weights: np.ndarray) -> Series:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
 from spherometer.figures.panels import HeatPanel, Panels
@@ -45,7 +43,7 @@ def zoo(scale: Scale, *, network: str = "vgg11") -> Experiment:
     return Experiment(
         runs=[_run(scale, network, round(rate, 4), batch, seed) for seed, (rate, batch) in enumerate(drawn)],
         claims=CLAIMS[network](),
-        figure=partial(_figure, num=num),
+        figure=_figure,
         departures=_departures(scale, network, num),
     )
 
@@ -121,8 +119,15 @@ CLAIMS = {
 }
 
 
-def _figure(results: Results, *, num: int) -> Panels:
-    found = table(results)
+def _finite(columns: dict[str, list[float]]) -> dict[str, list[float]]:
+    """The networks that have all numbers: one diverged network would leave no correlation at all."""
+    kept = np.isfinite(np.array(list(columns.values()))).all(0)
+    return {name: list(np.array(values)[kept]) for name, values in columns.items()}
+
+
+def _figure(results: Results) -> Panels:
+    found = _finite(table(results))
+    num = len(found["gap"])
     cells = [[pearson(found[row], found[column]) for column in COLUMNS] for row in COLUMNS]
     panel = HeatPanel(
         f"Pearson correlation over {num} networks, 95 % intervals",

@@ -29,7 +29,7 @@ PAPER = {  # SGD, Adam
     finding="Adam with averaged iterates: λ₁ 30 to 40 times as large, larger weights, better validation accuracy",
     minutes=3,
 )
-def optimisers(scale: Scale, *, data: str = "cifar100", name: str = "D-F6") -> Experiment:
+def optimisers(scale: Scale, *, data: str = "cifar100", source: str = "D-F6") -> Experiment:
     """VGG-16 with batch norm, by SGD with momentum and by Gadam; batch norm in training mode; L26."""
     seeds = range(at_scale(scale, smoke=2, laptop=3, paper=3))
     compare = partial(larger, here=ADAM, there=SGD)
@@ -41,25 +41,25 @@ def optimisers(scale: Scale, *, data: str = "cifar100", name: str = "D-F6") -> E
                 "Adam's solution has a larger λ₁",
                 lambda results: compare(results, "final_batch_sharpness"),
                 unit=unit,
-                source=name,
+                source=source,
             ),
             Claim(
                 "Adam's solution has a larger Tr(H²)/P",
                 lambda results: compare(results, "final_batch_mean_squared_eigenvalue"),
                 unit=unit,
-                source=f"{name}; D-e13",
+                source=f"{source}; D-e13",
             ),
             Claim(
                 "Adam's solution has larger weights",
                 lambda results: compare(results, "final_weight_norm"),
                 unit=unit,
-                source=f"{name}; D-e20",
+                source=f"{source}; D-e20",
             ),
             Claim(
                 "Adam's solution has a better test accuracy",
                 lambda results: above(results, _percent("test"), here=ADAM, there=SGD),
                 unit="points of accuracy",
-                source=name,
+                source=source,
             ),
         ],
         figure=_figure,
@@ -69,7 +69,7 @@ def optimisers(scale: Scale, *, data: str = "cifar100", name: str = "D-F6") -> E
 
 
 def _run(scale: Scale, data: str, optimiser: str, seed: int) -> Run:
-    epochs = at_scale(scale, smoke=4, laptop=100, paper=300)
+    epochs = at_scale(scale, smoke=4, laptop=60, paper=300)
     spectrum = at_scale(scale, smoke=8, laptop=40, paper=100) if seed == 0 else 0
     decay = DECAYS[data][optimiser]
     methods: dict[str, dict[str, Any]] = {
@@ -145,8 +145,8 @@ def _departures(scale: Scale, data: str) -> list[str]:
     ]
     if scale == "paper":
         return [*chosen, "three seeds (the paper shows one)"]
-    model = " with batch norm".join([SMALL[data]["model"], ""]) if data == "cifar100" else SMALL[data]["model"]
-    return [f"{model} on 1,000 digits instead of VGG-16-BN on {data}, 100 epochs", *chosen]
+    model = {"cifar100": "digits-cnn with batch norm", "cifar10": "digits-resnet8"}[data]
+    return [f"{model} on 1,000 digits instead of VGG-16-BN on {data}, 60 epochs", *chosen]
 
 
 variant(
@@ -155,5 +155,5 @@ variant(
     "Adam finds sharper solutions that generalise better, ten classes",
     finding="Adam's solution is sharper, has larger weights and a better validation accuracy",
     data="cifar10",
-    name="D-F7",
+    source="D-F7",
 )

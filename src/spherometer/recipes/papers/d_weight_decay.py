@@ -26,25 +26,24 @@ MEASURED = ("sharpness", "hessian_trace", "mean_squared_eigenvalue", "weight_nor
     finding="more L2 regularisation gives a larger λ₁ and a better validation accuracy",
     minutes=3,
 )
-def weight_decay(scale: Scale, *, network: str = "softmax-regression", name: str = "D-F1") -> Experiment:
+def weight_decay(scale: Scale, *, network: str = "softmax-regression", source: str = "D-F1") -> Experiment:
     """SGD with momentum and three strengths of L2; the Hessian is that of the unregularised loss; 5.3 item 4."""
     wanted = NETWORKS[network]
     sharpness = f"final_{wanted.prefix}sharpness"
-    source = f"{name}; 5.3 item 4"
     claims: list[AnyClaim] = [
         Claim(
             "more L2 gives a larger λ₁",
             lambda results: rising(results, sharpness, over="decay"),
             unit="ln of the factor from γ = 0 to 5e-4",
-            source=source,
+            source=f"{source}; 5.3 item 4",
         ),
         Claim(
             "the most L2 gives a better test accuracy than none",
             lambda results: above(results, _percent("test"), here=MOST, there=NONE),
             unit="points of accuracy",
-            source=source,
+            source=f"{source}; 5.3 item 4",
         ),
-        *_particular(network, name),
+        *_particular(network, source),
     ]
     return Experiment(
         _runs(scale, wanted, DECAYS),
@@ -216,5 +215,5 @@ for number, (network, words, finding) in enumerate(
         f"the sharper solution generalises better: {words}",
         finding=finding,
         network=network,
-        name=f"D-F{number}",
+        source=f"D-F{number}",
     )

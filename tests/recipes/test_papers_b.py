@@ -1,0 +1,163 @@
+"""The recipes of paper B: plans that share runs, margins that can fail, transformers by name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from spherometer.recipes.claims import judge
+
+from spherometer.recipes import find_recipe, perform
+from spherometer.recipes.interpolation import early_fall, fall_after_interpolation, late_fall
+from spherometer.recipes.papers import b_correlations, b_transformers
+from spherometer.recipes.results import Results, Run
+from spherometer.records import RunWriter
+from spherometer.sweeps import Job, sweep
+from spherometer.zoo import find_timm_weights
+
+
+def keys(name, scale="laptop"):
+    """The runs of a recipe by key."""
+    return {run.job.key for run in find_recipe(name).at(scale).runs}
+
+
+def curves(root, labels, **rows):
+    """A run folder with one row of each name at steps 0, 1, 2, ..."""
+    run = Run(labels, Job("nowhere:nothing", dict(labels)))
+    with RunWriter(run.job.folder(root)) as writer:
+        for step, values in enumerate(zip(*rows.values(), strict=True)):
+            writer.write(step, dict(zip(rows, values, strict=True)))
+    return run
+
+
+def test_figures_share_their_middle_run():
+    assert len(keys("B-F1") & keys("B-F2")) == 5
+    assert len(keys("B-FH8") & keys("B-FH9")) == 5
+    assert keys("B-FG4") == keys("B-FH8") & keys("B-FH9")
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "model"), [("B-F1", {0.05, 0.1, 0.2}, "vgg11"), ("B-FH8", {8, 20, 32}, "mlp4")]
+)
+def test_the_papers_own_settings(name, labels, model):
+    runs = find_recipe(name).at("paper").runs
+    assert len(runs) == 15
+    swept = {run.labels.get("rate", run.labels.get("batch")) for run in runs}
+    assert swept == labels
+    for run in runs:
+        told = run.job.settings
+        assert told["model"]["model"] == model
+        assert told["objective"] == {"loss": "half-squared-error"}
+        assert told["loop"]["batch_size"] == run.labels.get("batch", 20)
+        assert told.get("method", {}).get("learning_rate", 0.1) == run.labels.get("rate", 0.1)
+        assert told["measurement"]["track_num"] == 100
+
+
+def test_a_zoo_has_its_own_rate_batch_and_seed_for_every_network():
+    runs = find_recipe("B-FG6").at("paper").runs
+    assert len(runs) == len({tuple(run.labels.values()) for run in runs}) == 100
+    assert all(0.05 <= run.labels["rate"] <= 0.2 and 8 <= run.labels["batch"] <= 32 for run in runs)
+
+
+def test_falls_before_and_after_interpolation(tmp_path):
+    """The loss is first below 0.01 at step 2; from there S falls by e, the volume by 2 e-folds, D_PR before by 1."""
+    steps = np.arange(21)
+    runs = [
+        curves(
+            tmp_path,
+            {"seed": seed, "rate": rate},
+            train_loss=np.where(steps < 2, 0.5, 0.001),
+            jacobian_sharpness=np.exp(np.where(steps <= 2, 1.0, 0.0)),
+            log_volume=np.where(steps <= 2, 2.0, 0.0) - 0.1 * (steps > 15),
+            mls=np.ones(21),
+            participation_ratio=np.where(steps < 2, 3.0, 2.0),
+        )
+        for seed in (0, 1)
+        for rate in (0.1, 0.2)
+    ]
+    results = Results(runs, tmp_path)
+    assert fall_after_interpolation(results, name="jacobian_sharpness") == pytest.approx([1.0, 1.0])
+    assert fall_after_interpolation(results, name="log_volume") == pytest.approx([2.1, 2.1])
+    assert early_fall(results) == pytest.approx([1.0, 1.0])
+    assert late_fall(results, "jacobian_sharpness", rate=0.1) == pytest.approx([0.0, 0.0])
+    assert late_fall(results, "log_volume") == pytest.approx([0.1, 0.1])
+
+
+def test_without_interpolation_there_is_no_fall(tmp_path):
+    rows = {key: [1.0, 1.0] for key in ("jacobian_sharpness", "log_volume", "mls", "participation_ratio")}
+    results = Results([curves(tmp_path, {"seed": 0}, train_loss=[0.5, 0.4], **rows)], tmp_path)
+    assert np.isnan(fall_after_interpolation(results, name="jacobian_sharpness")).all()
+    assert np.isnan(early_fall(results)).all()
+
+
+def test_a_broken_chain_is_found_out(tmp_path):
+    experiment = find_recipe("B-FG4").at("laptop")
+    for run in experiment.runs:
+        with RunWriter(run.job.folder(tmp_path)) as writer:
+            from spherometer.values import Estimate
+
+            for step in range(3):
+                values = np.array([1.0, 2.0, 3.0, 30.0 if step else 2.9]) * (1 + 0.01 * run.labels["seed"])
+                writer.write(
+                    step, {"mls_chain": Estimate(_tensor(values), labels=("A", "B", "C", "D")), "train_loss": 1}
+                )
+    answers = {v.sentence: v.answer for v in judge(experiment.claims, Results(experiment.runs, tmp_path))}
+    assert answers["A ≤ B at every measurement"] == answers["B ≤ C at every measurement"] == "holds"
+    assert answers["C ≤ D at every measurement"] == "fails"
+
+
+def _tensor(values):
+    import torch
+
+    return torch.as_tensor(values)
+
+
+def test_one_diverged_network_leaves_the_others_their_correlations():
+    columns = {"a": [1.0, 2.0, np.nan], "b": [3.0, np.inf, 1.0]}
+    assert b_correlations._finite(columns) == {"a": [1.0], "b": [3.0]}
+
+
+def test_weights_of_timm_models_are_found_where_they_lie(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPHEROMETER_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    assert find_timm_weights("tiny") is None
+    cached = tmp_path / "cache" / "hub" / "models--timm--tiny.in1k" / "snapshots" / "abc" / "model.safetensors"
+    own = tmp_path / "data" / "timm" / "tiny.safetensors"
+    for path in (cached, own):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"")
+        assert find_timm_weights("tiny") == path
+    assert find_timm_weights("tin") is None
+
+
+def test_without_timm_our_own_networks_stand_in_and_it_is_said(monkeypatch):
+    monkeypatch.setattr(b_transformers, "find_spec", lambda name: None)
+    for scale in ("smoke", "laptop"):
+        experiment = find_recipe("B-F3").at(scale)
+        assert {run.job.settings["model"] for run in experiment.runs} == set(b_transformers.STAND_INS)
+        assert any("timm is not installed" in told for told in experiment.departures)
+        assert any("12 of 12 models have random weights" in told for told in experiment.departures)
+    paper = find_recipe("B-F3").at("paper")
+    assert len({run.labels["model"] for run in paper.runs}) == 181
+
+
+def test_stand_ins_can_be_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(b_transformers, "find_spec", lambda name: None)
+    result = perform(find_recipe("B-F3"), "smoke", tmp_path, lambda jobs: sweep(jobs, tmp_path, workers=1))
+    assert [run["message"] for run in result.runs if run["state"] == "failed"] == []
+    assert np.isfinite(result.verdicts[0].effect)
+
+
+def test_images_are_prepared_as_the_model_was_trained():
+    import torch
+
+    wanted = {"input_size": (3, 16, 16), "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.25, 1.0)}
+    found = b_transformers._prepared(torch.ones(2, 1, 8, 8), wanted)
+    assert found.shape == (2, 3, 16, 16)
+    torch.testing.assert_close(found[0, :, 3, 3], torch.tensor([1.0, 2.0, 0.5]))
+
+
+@pytest.mark.parametrize("name", ["B-FH9", "B-FG6"])
+def test_smoke(name, tmp_path):
+    result = perform(find_recipe(name), "smoke", tmp_path, lambda jobs: sweep(jobs, tmp_path, workers=1))
+    assert [run["message"] for run in result.runs if run["state"] == "failed"] == []
+    assert all(np.isfinite(verdict.effect) for verdict in result.verdicts)
