@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-EXTRAS := report,frames,curv,bench,optim,adv,hf,lightning,ignite,loggers,test,dev,docs
+READY_FOR_RAY := .venv/.ready-for-ray
+EXTRAS := report,frames,curv,bench,optim,adv,hf,lightning,ignite,loggers,slurm,test,dev,docs
 WORKERS ?= auto
 
 .PHONY: setup demo test test-all lint format bench docs clean
@@ -17,13 +18,17 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
+$(READY_FOR_RAY): $(READY)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[ray]'
+	@touch $@
+
 demo: setup        ## train to the edge of stability, measure, write a page
 	$(BIN)/spherometer demo
 
 test: setup        ## what continuous integration runs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
-test-all: setup    ## everything, slow checks included
+test-all: $(READY_FOR_RAY) ## everything, slow checks included
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m 'slow or not slow'
 
 lint: setup        ## style and types

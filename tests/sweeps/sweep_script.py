@@ -1,4 +1,4 @@
-"""A sweep in a process of its own, to be interrupted and killed: ROOT, number of runs, rows, seconds a row, workers."""
+"""A sweep in a process of its own, to be interrupted and killed: ROOT, list of settings, options of `sweep`."""
 
 import json
 import sys
@@ -8,10 +8,10 @@ from sweep_runs import job
 from spherometer.sweeps import sweep
 
 
-def main(root: str, num: str, rows: str, seconds: str, workers: str) -> None:
-    jobs = [job(number, rows=int(rows), seconds=float(seconds)) for number in range(int(num))]
-    outcomes = sweep(jobs, root, workers=int(workers))
-    sys.stdout.write(json.dumps([outcome.state for outcome in outcomes]))
+def main(root: str, settings: str, options: str) -> None:
+    jobs = [job(number, **chosen) for number, chosen in enumerate(json.loads(settings))]
+    outcomes = sweep(jobs, root, **json.loads(options))
+    sys.stdout.write(json.dumps([[outcome.state, outcome.attempts, outcome.message] for outcome in outcomes]))
 
 
 if __name__ == "__main__":

@@ -1,66 +1,28 @@
 """Worker processes on this machine: they die, are interrupted, lose their parent, meet another sweep."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
+from sweep_process import SCRIPT, alive, answer, begun, callers, jobs_of, start, values, wait_until
 from sweep_runs import count, job
 
-from spherometer.records import RunReader, RunWriter
+from spherometer.records import RunReader
 from spherometer.sweeps import Job, JobError, SweepError, processes, sweep
 from spherometer.sweeps.attempt import ERRORS
 
-SCRIPT = Path(__file__).parent / "sweep_script.py"
-SLOW = ("4", "400", "0.05", "2")  # four runs of twenty seconds, two at a time
+LONG = [{"rows": 4000, "seconds": 0.05}] * 4  # runs of minutes
+SHORT = [{"rows": 30, "seconds": 0.05}] * 2
 
 
-def values(one: Job, root: Path) -> list[float]:
-    return [row[4] for row in RunReader(one.folder(root)).rows()]
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.05)
-
-
-def alive(process: int) -> bool:
-    """A zombie is not alive: nobody here reaps the children of a dead parent."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def begun(root: Path) -> list[Path]:
-    """Folders of runs with at least three rows."""
-    found = [path.parent for path in root.glob("runs/*/run.db") if RunReader(path.parent).exists]
-    return [folder for folder in found if (RunReader(folder).last_step() or 0) >= 2]
-
-
-def started(root: Path, *words: str) -> subprocess.Popen[str]:
-    """The script in a process group of its own, as a shell would start it."""
-    process = subprocess.Popen(
-        [sys.executable, SCRIPT, root, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        process_group=0,
-    )
-    wait_until(lambda: len(begun(root)) == int(words[-1]) or process.poll() is not None)
+def started(root, settings):
+    """Two workers, both in the middle of a run."""
+    process = start(root, settings, workers=2)
+    wait_until(lambda: len(begun(root)) == 2 or process.poll() is not None)
     return process
-
-
-def workers_of(root: Path) -> list[int]:
-    return [int(line) for path in root.glob("runs/*/calls.txt") for line in path.read_text().split()]
 
 
 def test_a_troubled_sweep(tmp_path):
@@ -84,64 +46,57 @@ def test_a_troubled_sweep(tmp_path):
     assert "SIGKILL" in (jobs[2].folder(tmp_path) / ERRORS).read_text()
     assert (jobs[1].folder(tmp_path) / ERRORS).read_text().count("Traceback") == 2
     assert values(jobs[2], tmp_path) == [4, 5, 6]
-    assert not any(alive(process) for process in workers_of(tmp_path))
+    assert not any(alive(process) for process in callers(tmp_path))
 
 
 def test_workers_share_the_cores_and_live_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "cores", lambda: 6)
+    monkeypatch.setattr(processes, "cores", lambda: 4)
     jobs = [Job("sweep_runs:threads", {"number": number}) for number in range(6)]
     sweep(jobs, tmp_path, workers=2)
     threads, workers = zip(*(values(one, tmp_path) for one in jobs), strict=True)
-    assert set(threads) == {3}
+    assert set(threads) == {2}
     assert len(set(workers)) == 2
 
 
 def test_ctrl_c_is_graceful_and_the_next_sweep_goes_on(tmp_path):
-    process = started(tmp_path, *SLOW)
+    process = started(tmp_path, SHORT)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the parent and to the workers
-    told, errors = process.communicate(timeout=processes.GRACE / 2)
+    told, errors = process.communicate(timeout=60)
     assert told == ""
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert errors.count("Traceback") == 1  # the workers are silent
     assert [RunReader(folder).state for folder in begun(tmp_path)] == ["stopped", "stopped"]
-    assert not any(alive(worker) for worker in workers_of(tmp_path))
-    jobs = [job(number, rows=400, seconds=0.05) for number in range(4)]
-    for one in jobs:  # what is left is hurried along: done runs are kept whoever did them
-        RunWriter(one.folder(tmp_path), settings=one.settings, seed=one.settings["number"], resume=True).close("done")
-    assert [outcome.state for outcome in sweep(jobs, tmp_path)] == ["kept"] * 4
-
-
-def test_stopped_runs_are_resumed(tmp_path):
-    words = ("2", "30", "0.05", "2")
-    process = started(tmp_path, *words)
-    process.send_signal(signal.SIGINT)  # to the parent alone
-    process.communicate(timeout=processes.GRACE / 2)
-    assert [RunReader(folder).state for folder in begun(tmp_path)] == ["stopped", "stopped"]
-    again = subprocess.run([sys.executable, SCRIPT, tmp_path, *words], capture_output=True, text=True, check=True)
-    assert json.loads(again.stdout) == ["done", "done"]
-    jobs = [job(number, rows=30, seconds=0.05) for number in range(2)]
+    assert not any(alive(worker) for worker in callers(tmp_path))
+    assert answer(start(tmp_path, SHORT, workers=2)) == [["done", 1, ""]] * 2
+    jobs = jobs_of(SHORT)
     assert [values(one, tmp_path) for one in jobs] == [list(range(30)), list(range(1, 31))]
     assert [count(one.folder(tmp_path), "calls.txt") for one in jobs] == [2, 2]
 
 
+def test_an_interrupt_of_the_parent_alone_reaches_the_runs(tmp_path):
+    process = started(tmp_path, LONG)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert [RunReader(folder).state for folder in begun(tmp_path)] == ["stopped", "stopped"]
+    assert not any(alive(worker) for worker in callers(tmp_path))
+
+
 def test_a_killed_parent_leaves_no_orphans(tmp_path):
-    process = started(tmp_path, *SLOW)
-    workers = workers_of(tmp_path)
+    process = started(tmp_path, LONG)
+    workers = callers(tmp_path)
     assert len(workers) == 2
     assert all(alive(worker) for worker in workers)
     process.kill()
     process.communicate()
-    wait_until(lambda: not any(alive(worker) for worker in workers), processes.GRACE / 2)
+    wait_until(lambda: not any(alive(worker) for worker in workers))
     assert [RunReader(folder).state for folder in begun(tmp_path)] == ["stopped", "stopped"]
 
 
 def test_a_worker_killed_from_outside_is_replaced(tmp_path):
-    words = ("2", "30", "0.05", "2")
-    process = started(tmp_path, *words)
-    os.kill(workers_of(tmp_path)[0], signal.SIGKILL)
-    told, _ = process.communicate(timeout=60)
-    assert json.loads(told) == ["done", "done"]
-    jobs = [job(number, rows=30, seconds=0.05) for number in range(2)]
+    process = started(tmp_path, SHORT)
+    os.kill(callers(tmp_path)[0], signal.SIGKILL)
+    assert sorted(answer(process)) == [["done", 1, ""], ["done", 2, ""]]
+    jobs = jobs_of(SHORT)
     assert sorted(count(one.folder(tmp_path), "calls.txt") for one in jobs) == [1, 2]
     assert [values(one, tmp_path) for one in jobs] == [list(range(30)), list(range(1, 31))]
 

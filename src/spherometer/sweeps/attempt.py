@@ -78,10 +78,10 @@ def is_busy(job: Job, root: Path) -> bool:
 
 
 def limit_threads(threads: int) -> None:
-    """Of torch, in this process."""
-    import torch
-
-    torch.set_num_threads(threads)
+    """Of torch in this process, whether it is imported already or will be by the first run that needs it."""
+    os.environ |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)
 
 
 def keep_error(folder: Path, text: str) -> None:
@@ -113,7 +113,9 @@ def recorded_seconds(folder: Path) -> float:
 def _tried(job: Job, root: Path) -> Attempt:
     folder, began = job.folder(root), time.perf_counter()
     try:
-        job.load()(deepcopy(dict(job.settings)), folder)
+        function = job.load()
+        began = time.perf_counter()  # the time of a run is not that of importing torch before the first one
+        function(deepcopy(dict(job.settings)), folder)
     except (Exception, SystemExit) as error:  # whatever a run does, the sweep goes on
         seconds = time.perf_counter() - began
         keep_error(folder, traceback.format_exc())

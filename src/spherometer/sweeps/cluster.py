@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,7 +21,8 @@ class RayCluster:
     """Ray tasks of one core each; those of a node that dies are done again on another.
 
     A task is given to Ray once: what has become of it is decided here, as for every other crew. Nothing is done twice
-    even if a node that Ray believes dead is alive, since it holds the lock of its run.
+    even if a node that Ray believes dead is alive, since it holds the lock of its run. Ray tells of dead processes on
+    standard output; until `stop` that is standard error, so that output meant for programs stays clean.
 
     Args:
         address: "local" starts a cluster on this machine, which ends with the sweep; "auto", "host:port" and
@@ -29,10 +31,11 @@ class RayCluster:
     """
 
     def __init__(self, root: Path, address: str, workers: int | None) -> None:
-        self._ray, self._root = _library(), root
-        self._began_it = not self._ray.is_initialized()
-        if self._began_it:
+        self._ray, self._root, self._at_the_end = _library(), root, ExitStack()
+        if not self._ray.is_initialized():
             _connect(self._ray, address, workers)
+            self._at_the_end.callback(self._ray.shutdown)
+        self._at_the_end.enter_context(redirect_stdout(sys.stderr))
         self._errand = self._ray.remote(num_cpus=1, max_retries=0)(attempt_elsewhere)
         self._tasks: dict[Any, tuple[Job, float]] = {}
 
@@ -69,8 +72,7 @@ class RayCluster:
             for task in self._tasks:
                 self._ray.cancel(task, force=True)
             self._tasks.clear()
-            if self._began_it:
-                self._ray.shutdown()
+            self._at_the_end.close()
 
     def _ended(self, task: Any) -> Attempt:
         job, began = self._tasks[task]
