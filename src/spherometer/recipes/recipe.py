@@ -118,7 +118,7 @@ def recipes() -> dict[str, Recipe]:
     package = import_module("spherometer.recipes.papers")
     for module in sorted(entry.name for entry in iter_modules(package.__path__)):
         import_module(f"{package.__name__}.{module}")
-    return dict(sorted(_RECIPES.items(), key=lambda entry: _place(entry[0])))
+    return dict(sorted(_RECIPES.items(), key=lambda entry: place(entry[0])))
 
 
 def find_recipe(name: str) -> Recipe:
@@ -145,7 +145,7 @@ def _add(entry: Recipe) -> None:
     _RECIPES[entry.id] = entry
 
 
-def _place(name: str) -> tuple[Any, ...]:
+def place(name: str) -> tuple[Any, ...]:
     """A-F2 before A-F10, figures before tables."""
     paper, _, rest = name.partition("-")
     letters = rest.rstrip("0123456789")
