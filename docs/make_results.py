@@ -61,8 +61,8 @@ def _index(papers: list[tuple[str, list[RecipeResult]]]) -> str:
         "",
         f"{len(results)} recipes run by `spherometer run ID` on two cores, {len(answers)} claims: {counts}. "
         "A laptop's network is smaller than the paper's, so a verdict is about the mechanism at that size; every "
-        "departure is listed with its recipe. Claims were fixed before the runs. A claim that fails is a finding: the pages say "
-        "what was tried to understand it.",
+        "departure is listed with its recipe. Claims were fixed before the runs. A claim that fails is a finding: the "
+        "pages say what was tried to understand it.",
         "",
         "| recipe | idea | holds | fails | undecided |",
         "|---|---|---|---|---|",
