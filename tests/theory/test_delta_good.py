@@ -8,7 +8,7 @@ from covering_cases import CASES, assert_promise_kept, covering_radii
 from scipy.optimize import brentq
 from scipy.stats import beta
 
-from spherometer.theory import Cube, Manifold, Pushforward, Sphere
+from spherometer.theory import Cube, Manifold, Pushforward, Sphere, TruncatedGaussian, covering_radius
 
 PRINTED_IN_THE_SPECIFICATION = [
     (Cube(1), 50, 0.249, 0.276),
@@ -198,3 +198,26 @@ def test_bad_arguments_get_one_clear_line(call, message):
     with pytest.raises(ValueError, match=message) as error:
         call()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_G5_truncated_normal_keeps_its_promise(d):
+    support, generator = TruncatedGaussian(d, tail=0.05), torch.Generator().manual_seed(d)
+
+    def draw(num):
+        points = torch.randn(2 * num + 50, d, generator=generator, dtype=torch.float64)
+        return points[points.norm(dim=1) <= support.reach][:num]
+
+    probes = draw(20_000)
+    assert float((probes.norm(dim=1) <= support.reach).double().mean()) == 1
+    num = 300 if d == 1 else 4000
+    radius = support.radius(num, 0.1)
+    assert radius.in_range
+    assert radius.value < support.diameter
+    observed = [covering_radius(draw(num), probes[:500]).value for _ in range(40)]
+    assert sum(seen > radius.value for seen in observed) <= 4
+    edge = torch.zeros(1, d, dtype=torch.float64)
+    edge[0, 0] = support.reach
+    for reach in (0.3, 1.0):  # the least probable ball lies at the edge, and holds more than is claimed
+        share = float(((probes - edge).norm(dim=1) <= reach).double().mean())
+        assert share >= support.ball_probability(reach)

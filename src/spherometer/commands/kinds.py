@@ -82,6 +82,7 @@ Seed = Annotated[int, _whole(0, "")]
 CountOrAll = Annotated[int | None, _whole(1, "all")]
 CountOrNone = Annotated[int | None, _whole(1, "none")]
 CountOrAuto = Annotated[int | None, _whole(1, "auto")]
+StepsOrAuto = Annotated[int | None, _whole(0, "auto")]
 Bytes = Annotated[float, _kind("BYTES", read_bytes, show_bytes)]
 Folder = Annotated[Path, _kind("DIR", Path)]
 PortOrFree = Annotated[

@@ -57,6 +57,15 @@ COMMANDS = {
             ),
         ),
         Command(
+            "bound",
+            "paper A's theorems on a fitted model: both sides, and which hypotheses hold",
+            (
+                "spherometer bound",
+                "spherometer bound cube --dimension 2 --num 400 --epsilon 0.05",
+                "spherometer bound sphere --dimension 1 --model coordinate-relu --steps 500 --json",
+            ),
+        ),
+        Command(
             "recipes",
             "the catalogue of the papers' experiments: what each should find, and what was done",
             ("spherometer recipes", "spherometer recipes A-F1"),

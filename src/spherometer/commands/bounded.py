@@ -1,0 +1,195 @@
+"""From the options of `bound` to a survey of its theorems, and that as tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor, nn
+
+from spherometer.commands.errors import describe
+from spherometer.commands.subject import LOSSES
+from spherometer.operators import DerivativeError
+from spherometer.problems import Problem
+from spherometer.theory import Cube, Sphere, Support, arguments
+from spherometer.theory.statement import Hypothesis
+from spherometer.theory.surveys import Survey, survey
+from spherometer.training import Plain, Training
+from spherometer.values import format_with_error
+from spherometer.zoo import Dataset, build_model, load_data, load_weights, split, uniform_cube, uniform_sphere
+
+if TYPE_CHECKING:
+    from spherometer.commands.bound import Bound
+
+DEFAULT_STEPS = 2000
+LEARNING_RATE = 3e-3
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Bounded:
+    """A survey, and what it is of."""
+
+    headline: str
+    steps: int
+    train_loss: float
+    survey: Survey
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        from spherometer import __version__
+
+        told = {"spherometer": __version__, "subject": self.headline, "steps": self.steps, "loss": self.train_loss}
+        return told | self.survey.to_dict()
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Samples, held-out samples, and what is known about where they come from."""
+
+    train: Dataset
+    held_out: Dataset
+    support: Support | None = None
+    target_lipschitz: float | None = None
+
+
+def evaluate(options: Bound, tell: Tell) -> Bounded:
+    """Read, train, survey."""
+    arguments.probability("epsilon", options.epsilon)
+    ground = _ground(options)
+    data = ground.train
+    model = build_model(options.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=options.seed)
+    if options.weights is not None:
+        load_weights(model, options.weights)
+    steps = options.steps if options.steps is not None else (0 if options.weights else DEFAULT_STEPS)
+    name = options.loss
+    if name == "auto":
+        name = "half-squared-error" if data.is_regression else "cross-entropy"
+    problem = _problem(options.model, model, name, data)
+    _train(problem, steps, options.seed, tell)
+    tell("evaluating the theorems")
+    found = survey(
+        problem.in_dtype(torch.float64),
+        (ground.held_out.inputs, _targets(ground.held_out, name)),
+        support=ground.support,
+        epsilon=options.epsilon,
+        target_lipschitz=ground.target_lipschitz,
+    )
+    trained = f"{steps} steps of Adam" if steps else f"weights of {options.weights.name if options.weights else 'seed'}"
+    return Bounded(
+        f"{options.model} ({trained}) on {repr(data)[len('Dataset(') : -1]}", steps, problem.loss_at(), found
+    )
+
+
+def wave(inputs: Tensor) -> Tensor:
+    """f*(x) = sin(π Σ_k x_k / √n): the Lipschitz constant is π."""
+    return (math.pi * inputs.sum(1) / inputs.shape[1] ** 0.5).sin()
+
+
+def _ground(options: Bound) -> Ground:
+    families = {"cube": (uniform_cube, Cube), "sphere": (uniform_sphere, Sphere)}
+    if options.data not in families:
+        whole = load_data(options.data, root=options.data_root)
+        if options.num >= len(whole):
+            raise ValueError(
+                f"--num: expected fewer than the {len(whole)} samples of {whole.name}, so that some are held out, "
+                f"got {options.num}"
+            )
+        train, rest = split(whole, options.num, seed=options.seed)
+        kept = torch.arange(min(options.held_out, len(rest)))
+        return Ground(train, rest.take(kept, f"{len(kept)} held out"))
+    draw, support = families[options.data]
+    both = draw(options.num + options.held_out, options.dimension, seed=options.seed, target=wave)
+    first = torch.arange(options.num)
+    rest = torch.arange(options.num, len(both))
+    return Ground(both.take(first, "f* = sin"), both.take(rest, "held out"), support(options.dimension), math.pi)
+
+
+def _problem(model_name: str, model: nn.Module, loss: str, data: Dataset) -> Problem:
+    try:
+        return Problem(model, LOSSES[loss](), (data.inputs, _targets(data, loss)))
+    except (ValueError, FloatingPointError, DerivativeError):
+        raise
+    except Exception as error:  # the model may be anybody's
+        raise ValueError(f"{model_name} cannot be used with {loss} on {data.name}: {describe(error)}") from error
+
+
+def _targets(data: Dataset, loss: str) -> Tensor:
+    if loss == "cross-entropy" and data.is_regression:
+        raise ValueError(f"{data.name}: cross-entropy needs classes, got values: use --loss half-squared-error")
+    if loss == "mse" and not data.is_regression:
+        return nn.functional.one_hot(data.targets, data.num_classes).float()
+    return data.targets
+
+
+def _train(problem: Problem, steps: int, seed: int, tell: Tell) -> None:
+    """All samples in each step; the learning rate falls to nothing, so that the fit comes to rest."""
+    if not steps:
+        return
+    optimizer = torch.optim.Adam(problem.model.parameters(), lr=LEARNING_RATE)
+    training = Training(
+        problem.model,
+        optimizer,
+        problem.batches[0],
+        Plain(problem.loss),
+        schedule=lambda epoch: 0.5 * (1 + math.cos(math.pi * epoch / steps)),
+        seed=seed,
+    )
+    for step in training.run(steps):
+        if step.number % 100 == 0:
+            tell(f"training: step {step.number} of {steps}, loss {step.loss:.3g}")
+    problem.model.eval()
+
+
+def report(found: Bounded) -> list[Any]:
+    """Headline, ingredients, theorems, hypotheses."""
+    told = found.survey
+    theorems = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("theorem", "form", "left", "", "right", "seen", "hypotheses"):
+        theorems.add_column(name, no_wrap=name != "hypotheses")
+    for forms in told.theorems.values():
+        for bound in (forms.printed, forms.corrected):
+            verdict = {True: "all hold", False: "one fails", None: "not all known"}[bound.proved]
+            left = format_with_error(bound.left, bound.left_error)
+            sign = "≤" if bound.holds else ">"
+            theorems.add_row(bound.theorem, bound.form, left, sign, f"{bound.right:.4g}", f"{bound.seen:.4g}", verdict)
+    lines = [f"{found.headline}; loss {found.train_loss:.3g}", _ingredients(told), theorems]
+    return [*lines, Text("\n".join(_statements(told)), style="dim")]
+
+
+def _ingredients(told: Survey) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_header=False)
+    table.add_column("quantity", style="bold", no_wrap=True)
+    table.add_column("value", ratio=1)
+    if told.radii is not None:
+        table.add_row(f"radius δ, N = {told.num_samples}, ε = {told.epsilon:g}", str(told.radii))
+    table.add_row("covering radius", str(told.covering))
+    for name, estimate in told.dimensions.items():
+        table.add_row(f"dimension, {name}", format_with_error(estimate.value, estimate.error))
+    table.add_row(f"Lipschitz constant ({told.space})", str(told.lipschitz.lower))
+    table.add_row("", str(told.lipschitz.upper or "no certified upper bound for this model"))
+    table.add_row("variation V of the Jacobian", "{:.4g} ≤ V ≤ {:.4g}".format(*told.variation))
+    return table
+
+
+def _statements(told: Survey) -> list[str]:
+    """What each theorem says, and every hypothesis once, with its reason."""
+    lines = ["right: with V certified from above; seen: with V as it was met"]
+    for forms in told.theorems.values():
+        for bound in (forms.printed, forms.corrected):
+            lines.append(f"{bound.theorem}, {bound.form}: {bound.statement}")
+            lines += [f"  {hypothesis}" for hypothesis in bound.hypotheses if hypothesis.holds is not True]
+    held = dict[Hypothesis, None].fromkeys(
+        hypothesis
+        for forms in told.theorems.values()
+        for bound in (forms.printed, forms.corrected)
+        for hypothesis in bound.hypotheses
+        if hypothesis.holds
+    )
+    return [*lines, "what holds:", *(f"  {fact}" for fact in held)]
