@@ -63,17 +63,17 @@ def _run(scale: Scale, activation: str, factor: float, seed: int) -> Run:
         {"scale": factor, "seed": seed},
         data={
             "data": "cifar10" if paper else "digits",
-            "num": at_scale(scale, smoke=200, laptop=1000, paper=5000),
+            "num": at_scale(scale, smoke=100, laptop=500, paper=5000),
             "standardise": "componentwise",
             "input_scale": factor,
         },
         model={"model": "fcn3-cifar" if paper else "fcn3-mnist", "activation": activation},
         method={"learning_rate": RATE},
-        loop={"steps": at_scale(scale, smoke=20, laptop=300, paper=300)},
+        loop={"steps": at_scale(scale, smoke=20, laptop=300, paper=300), "evaluate_every": 100},
         measurement={
             "track": ["loss", "sharpness", JACOBIAN],
-            "track_every": at_scale(scale, smoke=5, laptop=10, paper=5),
-            "track_num": at_scale(scale, smoke=100, laptop=500, paper=None),
+            "track_every": at_scale(scale, smoke=5, laptop=15, paper=5),
+            "track_num": at_scale(scale, smoke=100, laptop=300, paper=None),
             "measure": [FEATURES],
         },
     )
@@ -103,7 +103,7 @@ def _departures(scale: Scale) -> list[str]:
         return told
     return [
         *told,
-        "a 64-200-200-10 network on the first 1,000 digits instead of 3072-200-200-10 on 5,000 CIFAR-10 images",
+        "a 64-200-200-10 network on the first 500 digits instead of 3072-200-200-10 on 5,000 CIFAR-10 images",
     ]
 
 

@@ -97,23 +97,24 @@ def batch_size(scale: Scale, *, network: str = "resnet18", data: str = "cifar10"
 def _runs(scale: Scale, network: str, data: str) -> tuple[tuple[float, ...], tuple[int, ...], list[Run]]:
     """Learning rates, batch sizes and the runs of all pairs of them."""
     rates = at_scale(scale, smoke=(0.1, 0.3), laptop=(0.03, 0.1, 0.3), paper=(0.001, 0.01, 0.1))
-    batches = at_scale(scale, smoke=(32, 128), laptop=(16, 64, 256), paper=(64, 128, 256, 512, 1024))
-    seeds = range(at_scale(scale, smoke=1, laptop=4, paper=5))
+    batches = at_scale(scale, smoke=(32, 128), laptop=(8, 32, 128), paper=(64, 128, 256, 512, 1024))
+    seeds = range(at_scale(scale, smoke=1, laptop=3, paper=5))
     return rates, batches, [_run(scale, network, data, *chosen) for chosen in product(rates, batches, seeds)]
 
 
 def _run(scale: Scale, network: str, data: str, rate: float, batch: int, seed: int) -> Run:
-    rule = {"stop_loss": STOP[data], "stop_every": at_scale(scale, smoke=5, laptop=20, paper=100)}
+    rule = {"stop_loss": STOP[data], "stop_every": at_scale(scale, smoke=5, laptop=10, paper=100)}
+    quiet = {} if scale == "paper" else {"evaluate_every": 1000}
     return training_run(
         {"rate": rate, "batch": batch, "seed": seed},
         data=data_of(scale, data),
         model=model_of(scale, network),
         method={"learning_rate": rate, "weight_decay": 1e-4},
-        loop=rule | {"steps": at_scale(scale, smoke=50, laptop=10_000, paper=1_000_000), "batch_size": batch},
+        loop=rule | {"steps": at_scale(scale, smoke=50, laptop=4000, paper=1_000_000), "batch_size": batch} | quiet,
         measurement={
             "measure": [JACOBIAN, SOFTMAXED],
             "measure_batch_statistics": ["sharpness"],
-            "measure_num": at_scale(scale, smoke=100, laptop=500, paper=2000),
+            "measure_num": at_scale(scale, smoke=100, laptop=200, paper=2000),
         },
     )
 
@@ -155,8 +156,8 @@ def _departures(scale: Scale, network: str, data: str) -> list[str]:
         return [*told, "at most 1,000,000 steps"]
     return [
         *told,
-        "learning rates 0.03, 0.1, 0.3 instead of 0.001, 0.01, 0.1 and batches of 16, 64, 256 instead of 64 .. 1024",
-        "the stop rule looks every 20 steps instead of every 100; at most 10,000 steps",
+        "learning rates 0.03, 0.1, 0.3 instead of 0.001, 0.01, 0.1 and batches of 8, 32, 128 instead of 64 .. 1024",
+        "the stop rule looks every 10 steps instead of every 100; at most 4,000 steps",
     ]
 
 

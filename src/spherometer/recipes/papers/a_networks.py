@@ -15,7 +15,7 @@ PAPER = {
     ("resnet18", False): "resnet18-plain",
 }
 SMALL = {"vgg11": {"model": "digits-cnn", "width": 8}, "resnet18": {"model": "digits-resnet8", "width": 4}}
-SAMPLES = {"cifar10": 1000, "cifar100": 400}  # fewer for each class, as in CIFAR-100
+SAMPLES = {"cifar10": 256, "cifar100": 128}  # fewer for each class, as in CIFAR-100
 NAMES = {"vgg11": "VGG11", "resnet18": "ResNet18", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 
 
@@ -28,14 +28,14 @@ def data_of(scale: Scale, data: str, standardise: str = "channelwise") -> dict[s
     """The table of the data."""
     if scale == "paper":
         return {"data": data, "standardise": standardise}
-    return {"data": "digits", "num": at_scale(scale, smoke=200, laptop=SAMPLES[data], paper=None)}
+    return {"data": "digits", "num": at_scale(scale, smoke=100, laptop=SAMPLES[data], paper=None)}
 
 
 def smaller_setting(scale: Scale, network: str, data: str, *, batchnorm: bool = True) -> list[str]:
     """What differs from the paper in network and data; nothing at paper scale."""
     if scale == "paper":
         return []
-    small, num = SMALL[network], at_scale(scale, smoke=200, laptop=SAMPLES[data], paper=0)
+    small, num = SMALL[network], at_scale(scale, smoke=100, laptop=SAMPLES[data], paper=0)
     with_norm = "with" if batchnorm else "without"
     return [
         f"{small['model']} of width {small['width']} {with_norm} batch norm on {num} digits in place of "

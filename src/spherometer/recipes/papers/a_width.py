@@ -26,7 +26,7 @@ STILL = 0.01  # a linearised network's λ₁ moves by no more than its accuracy
 def width(scale: Scale) -> Experiment:
     """GD on half the squared error: sharpness over its start, for networks and their linearisations; 5.3 item 9."""
     widths = at_scale(scale, smoke=(8, 32), laptop=(16, 64, 256), paper=(50, 200, 800, 3200))
-    seeds = range(at_scale(scale, smoke=2, laptop=5, paper=5))
+    seeds = range(at_scale(scale, smoke=2, laptop=4, paper=5))
     kinds = (False, True)
     source = "A section 5; 5.3 item 9"
     return Experiment(
@@ -77,7 +77,7 @@ def _run(scale: Scale, size: int, linearised: bool, seed: int) -> Run:
         {"width": size, "linearised": linearised, "seed": seed},
         data={
             "data": "cifar10" if paper else "digits",
-            "num": at_scale(scale, smoke=100, laptop=300, paper=5000),
+            "num": at_scale(scale, smoke=100, laptop=200, paper=5000),
             "standardise": "componentwise",
         },
         model={
@@ -87,9 +87,9 @@ def _run(scale: Scale, size: int, linearised: bool, seed: int) -> Run:
             "linearised": linearised,
         },
         objective={"loss": "half-squared-error"},
-        method={"learning_rate": at_scale(scale, smoke=0.02, laptop=0.02, paper=0.005)},
-        loop={"steps": at_scale(scale, smoke=20, laptop=500, paper=10_000)},
-        measurement={"track": ["loss", "sharpness"], "track_every": at_scale(scale, smoke=5, laptop=20, paper=100)},
+        method={"learning_rate": at_scale(scale, smoke=0.1, laptop=0.1, paper=0.005)},
+        loop={"steps": at_scale(scale, smoke=20, laptop=800, paper=10_000), "evaluate_every": 200},
+        measurement={"track": ["loss", "sharpness"], "track_every": at_scale(scale, smoke=5, laptop=50, paper=100)},
     )
 
 
@@ -125,4 +125,4 @@ def _figure(results: Results) -> Panels:
 def _departures(scale: Scale) -> list[str]:
     told = ["the paper states this in words: network, data, widths and learning rate are chosen here"]
     told.append("half the squared error, for which the Hessian of a linear model is constant")
-    return told if scale == "paper" else [*told, "300 digits"]
+    return told if scale == "paper" else [*told, "200 digits"]
