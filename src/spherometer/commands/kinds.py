@@ -92,3 +92,5 @@ FileOrNone = Annotated[Path | None, _kind("FILE", Path, lambda value: "fresh" if
 FolderOrNone = Annotated[
     Path | None, _kind("DIR", Path, lambda value: "$SPHEROMETER_DATA, ./data" if value is None else str(value))
 ]
+PageFile = Annotated[Path | None, _kind("FILE", Path, lambda value: "DIR/report.html" if value is None else str(value))]
+OtherFolder = Annotated[Path | None, _kind("DIR", Path, lambda value: "none" if value is None else str(value))]

@@ -76,6 +76,14 @@ COMMANDS = {
             ("spherometer run A-F1 --scale smoke", "spherometer run C --workers 4", "spherometer run A-F1 --ray auto"),
         ),
         Command(
+            "report",
+            "one HTML file of all results: verdicts, figures, settings, provenance",
+            (
+                "spherometer report spherometer-results",
+                "spherometer report laptop -o laptop.html --compare paper",
+            ),
+        ),
+        Command(
             "watch",
             "a live page on this machine that follows the runs in a folder",
             ("spherometer watch runs", "spherometer watch runs --port 9000"),

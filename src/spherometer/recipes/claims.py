@@ -99,17 +99,17 @@ class Correlation:
         """The test of r, or of the partial r."""
         if self.sign not in (1, -1):
             raise ValueError(f"expected sign 1 or -1, got {self.sign}")
-        others = [] if self.given is None else list(self.given(results))
-        (x, y, *others), missing = _finite(*self.pairs(results), *others)
+        given = () if self.given is None else self.given(results)
+        (x, y, *others), missing = _finite(*self.pairs(results), *given)
         tested = pearson(self.sign * x, y, others, level=level)
-        words = (f"Spearman's ρ {spearman(x, y):.2f}",) if len(x) > 2 else ()
-        words += ("partial, given others",) if self.given is not None else ()
+        words = [f"Spearman's ρ {spearman(x, y):.2f}"] if len(x) > 2 else []
+        words += ["partial, given others"] if self.given is not None else []
         if math.isnan(tested.value) and len(x) > 2 + len(others):
-            words += ("a column is constant: it has no correlation",)
+            words.append("a column is constant: it has no correlation")
         if self.sign > 0:
-            return Evidence(tested, missing, words)
+            return Evidence(tested, missing, tuple(words))
         turned = replace(tested, value=-tested.value, low=-tested.high, high=-tested.low)
-        return Evidence(turned, missing, words, None, 0.0)
+        return Evidence(turned, missing, tuple(words), None, 0.0)
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ def _draw_axes(axes: Axes, panel: Panel, panels: Panels, *, legend: bool) -> Non
     for line in panel.lines:
         _draw_line(axes, line)
     if panel.x_names:
-        slanted = {"rotation": 30, "ha": "right"} if max(map(len, panel.x_names)) > 6 else {}
+        slanted: dict[str, Any] = {"rotation": 30, "ha": "right"} if max(map(len, panel.x_names)) > 6 else {}
         axes.set_xticks(range(len(panel.x_names)), [_text(name) for name in panel.x_names], **slanted)
     axes.set_title(_text(panel.title), loc="left", fontsize=10.5, color=INK)
     axes.set_xlabel(_text(panel.x_label), color=INK)
@@ -166,11 +166,13 @@ def _draw_heat(axes: Axes, panel: HeatPanel) -> None:
     colours = colormaps["RdBu_r"].with_extremes(bad="0.88")
     image = axes.imshow(np.array(panel.matrix), cmap=colours, vmin=-panel.reach, vmax=panel.reach, aspect="auto")
     bar = axes.figure.colorbar(image, ax=axes, fraction=0.046)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     bar.ax.tick_params(colors=QUIET, length=0, labelsize=8)
+    slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    straight: dict[str, Any] = {}
     for names, ticks, how in (
-        (panel.columns, axes.set_xticks, {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}),
-        (panel.rows, axes.set_yticks, {}),
+        (panel.columns, axes.set_xticks, slanted),
+        (panel.rows, axes.set_yticks, straight),
     ):
         shown = range(0, len(names), max(1, len(names) // 12)) if len(names) > 24 else range(len(names))
         ticks(list(shown), [_text(names[k]) for k in shown], **how)

@@ -7,6 +7,7 @@ import io
 
 from spherometer.figures.panels.description import HeatPanel, Panel, Panels
 
+Row = tuple[str | float | None, ...]
 COLUMNS = ("panel", "kind", "series", "x", "y", "low", "high")
 
 
@@ -25,12 +26,12 @@ def panels_csv(panels: Panels) -> str:
     return text.getvalue()
 
 
-def _points(panel: Panel) -> list[tuple[str | float | None, ...]]:
-    rows: list[tuple[str | float | None, ...]] = []
+def _points(panel: Panel) -> list[Row]:
+    rows: list[Row] = []
     for series in panel.series:
-        low, high = (bounds or [None] * len(series.x) for bounds in (series.low, series.high))
         places = [_name(panel, x) for x in series.x]
-        rows += [("point", series.label, *entry) for entry in zip(places, series.y, low, high, strict=True)]
+        ends = zip(series.low, series.high, strict=True) if series.low and series.high else [(None, None)] * len(places)
+        rows += [("point", series.label, x, y, *pair) for x, y, pair in zip(places, series.y, ends, strict=True)]
     return rows + [("line", line.label, line.x, line.y, None, None) for line in panel.lines]
 
 
@@ -39,9 +40,10 @@ def _name(panel: Panel, x: float) -> str | float:
     return panel.x_names[int(x)] if known else x
 
 
-def _cells(panel: HeatPanel) -> list[tuple[str | float | None, ...]]:
+def _cells(panel: HeatPanel) -> list[Row]:
+    low, high = (ends or [[None] * len(panel.columns)] * len(panel.rows) for ends in (panel.low, panel.high))
     return [
-        ("cell", row, column, panel.matrix[i][j], panel.low and panel.low[i][j], panel.high and panel.high[i][j])
+        ("cell", row, column, panel.matrix[i][j], low[i][j], high[i][j])
         for i, row in enumerate(panel.rows)
         for j, column in enumerate(panel.columns)
     ]
