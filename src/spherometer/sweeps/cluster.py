@@ -31,11 +31,13 @@ class RayCluster:
     """
 
     def __init__(self, root: Path, address: str, workers: int | None) -> None:
-        self._ray, self._root, self._at_the_end = _library(), root, ExitStack()
-        if not self._ray.is_initialized():
-            _connect(self._ray, address, workers)
-            self._at_the_end.callback(self._ray.shutdown)
-        self._at_the_end.enter_context(redirect_stdout(sys.stderr))
+        self._ray, self._root = _library(), root
+        with ExitStack() as begun:
+            begun.enter_context(redirect_stdout(sys.stderr))
+            if not self._ray.is_initialized():
+                _connect(self._ray, address, workers)
+                begun.callback(self._ray.shutdown)
+            self._begun = begun.pop_all()
         self._errand = self._ray.remote(num_cpus=1, max_retries=0)(attempt_elsewhere)
         self._tasks: dict[Any, tuple[Job, float]] = {}
 
@@ -72,7 +74,7 @@ class RayCluster:
             for task in self._tasks:
                 self._ray.cancel(task, force=True)
             self._tasks.clear()
-            self._at_the_end.close()
+            self._begun.close()
 
     def _ended(self, task: Any) -> Attempt:
         job, began = self._tasks[task]
