@@ -43,7 +43,8 @@ def perform(settings: Mapping[str, Any], folder: Path) -> None:
         train_in_folder(wanted, folder / "training", show=False)
         parts = assemble(wanted)
         model = parts.training.model
-        model.load_state_dict(read_tensors(folder / "training" / WEIGHTS))
+        trained = read_tensors(folder / "training" / WEIGHTS)
+        model.load_state_dict({name: torch.from_numpy(block) for name, block in trained.items()})
         data = random_subset(parts.train, min(settings["samples"], len(parts.train)), seed=wanted.loop.seed)
         problem = Problem(model, parts.loss, data.tensors)
         means = bench_for(problem, {"class_mean_cosines": parse("class_mean_cosines")}).shared(ClassMeans)
