@@ -1,8 +1,9 @@
-"""Draw the pictures of the README and the docs again: python docs/make_images.py [edge] [watch]
+"""Draw the pictures of the README and the docs again: python docs/make_images.py [edge] [bound] [watch]
 
 The live page needs chromium; everything else only Spherometer.
 """
 
+import runpy
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,11 @@ def draw_edge_of_stability() -> None:
     edge = reach_edge(num_steps=2500, every=20, seed=0)
     columns = zip(*((row.step, row.sharpness, row.error, row.loss) for row in edge.rows), strict=True)
     draw_edge(IMAGES / "edge-of-stability.png", *columns, threshold=edge.threshold)
+
+
+def draw_generalisation_bound() -> None:
+    example = runpy.run_path(str(IMAGES.parent.parent / "examples" / "plot_generalisation_bound.py"))
+    example["figure"].savefig(IMAGES / "generalisation-bound.png", dpi=150)
 
 
 def train_tracked(run: RunWriter, learning_rate: float, num_steps: int = 800) -> None:
@@ -71,7 +77,7 @@ def photograph_live_page() -> None:
             server.shutdown()
 
 
-PICTURES = {"edge": draw_edge_of_stability, "watch": photograph_live_page}
+PICTURES = {"edge": draw_edge_of_stability, "bound": draw_generalisation_bound, "watch": photograph_live_page}
 
 
 def main() -> None:

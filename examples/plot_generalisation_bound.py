@@ -17,7 +17,7 @@ from spherometer.theory import Cover, Cube, Theorems
 from spherometer.training import Plain, Training
 from spherometer.zoo import build_model, uniform_cube
 
-NUM_STEPS, NUMBERS = 500, (16, 32, 64, 128, 256)
+NUM_STEPS, NUMBERS = 300, (16, 40, 100, 250)
 
 
 def target(inputs):
@@ -63,4 +63,4 @@ assert all(bound.proved and bound.holds for bound in found.values())
 # %%
 # What stands behind one of these points, hypothesis by hypothesis.
 
-print(found["Adam", 256])
+print(found["Adam", 250])

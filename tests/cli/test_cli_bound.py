@@ -11,19 +11,19 @@ from cli_outcomes import assert_refused
 
 from spherometer.zoo import build_model
 
-FAST = ("--num", 40, "--held-out", 40, "--threads", 1)
+FAST = ("--num", 30, "--held-out", 20, "--threads", 1)
 
 
 @pytest.mark.parametrize("data", ["cube", "sphere"])
 def test_known_supports_have_every_hypothesis_of_the_corrected_theorems(run, data):
-    outcome = run("bound", data, "--dimension", 1, "--steps", 200, *FAST, "--json")
+    outcome = run("bound", data, "--dimension", 1, "--steps", 100, *FAST, "--json")
     assert outcome.code == 0, outcome.err
     told = json.loads(outcome.out)
-    assert told["num_samples"] == told["num_held_out"] == 40
+    assert (told["num_samples"], told["num_held_out"]) == (30, 20)
     assert told["radii"]["solved"]["value"] <= told["radii"]["corrected"]["value"]
     assert told["variation"]["lower"] <= told["variation"]["upper"]
     assert told["lipschitz"]["lower"]["value"] <= told["lipschitz"]["upper"]["value"]
-    assert [entry["value"] for entry in told["dimension"].values()] == pytest.approx([1, 1], abs=0.5)
+    assert [entry["value"] for entry in told["dimension"].values()] == pytest.approx([1, 1], abs=0.6)
     assert set(told["theorems"]) == {"lipschitz", "sharpening", "generalisation"}
     for forms in told["theorems"].values():
         corrected = forms["corrected"]
@@ -47,10 +47,10 @@ def test_digits_have_an_unknown_support_and_say_so(run):
         "dimension, two nearest neighbours",
         "Lipschitz constant (probabilities)",
         "variation V of the Jacobian",
-        "A Theorem 6.1",
+        "A 6.1 corrected",
         "not all known",
-        "support convex: not known",
-        "interpolation reached: FAILS",
+        "support convex not known",
+        "interpolation reached FAILS",
     ):
         assert words in " ".join(outcome.out.split()), words
 
@@ -58,13 +58,11 @@ def test_digits_have_an_unknown_support_and_say_so(run):
 def test_weights_are_taken_and_not_trained(run, tmp_path):
     model = build_model("digits-mlp", num_classes=1, input_shape=(2,), seed=5)
     torch.save(model.state_dict(), tmp_path / "w.pt")
-    told = json.loads(run("bound", "cube", "--weights", "w.pt", *FAST, "--json").out)
-    assert told["steps"] == 0
+    fresh = json.loads(run("bound", "cube", "--steps", 0, "--seed", 5, *FAST, "--json").out)
+    told = json.loads(run("bound", "cube", "--seed", 5, "--weights", "w.pt", *FAST, "--json").out)
+    assert told["steps"] == fresh["steps"] == 0
     assert "weights of w.pt" in told["subject"]
-    again = json.loads(run("bound", "cube", "--steps", 0, "--seed", 5, *FAST, "--json").out)
-    assert again["steps"] == 0
-    fresh = json.loads(run("bound", "cube", "--seed", 5, "--weights", "w.pt", *FAST, "--json").out)
-    assert fresh["theorems"] == again["theorems"]
+    assert told["theorems"] == fresh["theorems"]
 
 
 @pytest.mark.parametrize(
@@ -82,8 +80,8 @@ def test_weights_are_taken_and_not_trained(run, tmp_path):
         (("tube",), "no data set or file called 'tube'"),
         (("empty.npz",), "empty.npz"),
         (("cube", "--loss", "cross-entropy"), "use --loss half-squared-error"),
-        (("cube", "--model", "resnet20"), "resnet20"),
-        (("--num", "1", "--held-out", "1"), "neighbours need at least"),
+        (("cube", "--model", "resnet20"), "expected images"),
+        (("--num", "1", "--held-out", "1"), "expected at least 20 samples together"),
         (("--model", "digits-mpl"), "digits-mlp"),
     ],
 )

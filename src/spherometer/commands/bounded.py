@@ -18,6 +18,7 @@ from spherometer.commands.subject import LOSSES
 from spherometer.operators import DerivativeError
 from spherometer.problems import Problem
 from spherometer.theory import Cube, Sphere, Support, arguments
+from spherometer.theory.statement import Bound as Statement
 from spherometer.theory.statement import Hypothesis
 from spherometer.theory.surveys import Survey, survey
 from spherometer.training import Plain, Training
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 DEFAULT_STEPS = 2000
 LEARNING_RATE = 3e-3
+LEAST = 20  # samples, held-out ones included: the dimension looks at ten neighbours of each
 Tell = Callable[[str], None]
 
 
@@ -64,6 +66,10 @@ def evaluate(options: Bound, tell: Tell) -> Bounded:
     arguments.probability("epsilon", options.epsilon)
     ground = _ground(options)
     data = ground.train
+    if len(data) + len(ground.held_out) < LEAST:
+        raise ValueError(
+            f"--num and --held-out: expected at least {LEAST} samples together, so that they have a dimension"
+        )
     model = build_model(options.model, num_classes=data.num_classes, input_shape=data.input_shape, seed=options.seed)
     if options.weights is not None:
         load_weights(model, options.weights)
@@ -106,9 +112,8 @@ def _ground(options: Bound) -> Ground:
         return Ground(train, rest.take(kept, f"{len(kept)} held out"))
     draw, support = families[options.data]
     both = draw(options.num + options.held_out, options.dimension, seed=options.seed, target=wave)
-    first = torch.arange(options.num)
-    rest = torch.arange(options.num, len(both))
-    return Ground(both.take(first, "f* = sin"), both.take(rest, "held out"), support(options.dimension), math.pi)
+    train, held_out = torch.arange(len(both)).split([options.num, options.held_out])
+    return Ground(both.take(train, "f* = sin"), both.take(held_out, "held out"), support(options.dimension), math.pi)
 
 
 def _problem(model_name: str, model: nn.Module, loss: str, data: Dataset) -> Problem:
@@ -150,17 +155,7 @@ def _train(problem: Problem, steps: int, seed: int, tell: Tell) -> None:
 def report(found: Bounded) -> list[Any]:
     """Headline, ingredients, theorems, hypotheses."""
     told = found.survey
-    theorems = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("theorem", "form", "left", "", "right", "seen", "hypotheses"):
-        theorems.add_column(name, no_wrap=name != "hypotheses")
-    for forms in told.theorems.values():
-        for bound in (forms.printed, forms.corrected):
-            verdict = {True: "all hold", False: "one fails", None: "not all known"}[bound.proved]
-            left = format_with_error(bound.left, bound.left_error)
-            sign = "≤" if bound.holds else ">"
-            theorems.add_row(bound.theorem, bound.form, left, sign, f"{bound.right:.4g}", f"{bound.seen:.4g}", verdict)
-    lines = [f"{found.headline}; loss {found.train_loss:.3g}", _ingredients(told), theorems]
-    return [*lines, Text("\n".join(_statements(told)), style="dim")]
+    return [f"{found.headline}; loss {found.train_loss:.3g}", _ingredients(told), _theorems(told), _hypotheses(told)]
 
 
 def _ingredients(told: Survey) -> Table:
@@ -169,7 +164,7 @@ def _ingredients(told: Survey) -> Table:
     table.add_column("value", ratio=1)
     if told.radii is not None:
         table.add_row(f"radius δ, N = {told.num_samples}, ε = {told.epsilon:g}", str(told.radii))
-    table.add_row("covering radius", str(told.covering))
+    table.add_row("covering radius", str(told.covering).removeprefix("covering radius "))
     for name, estimate in told.dimensions.items():
         table.add_row(f"dimension, {name}", format_with_error(estimate.value, estimate.error))
     table.add_row(f"Lipschitz constant ({told.space})", str(told.lipschitz.lower))
@@ -178,18 +173,41 @@ def _ingredients(told: Survey) -> Table:
     return table
 
 
-def _statements(told: Survey) -> list[str]:
-    """What each theorem says, and every hypothesis once, with its reason."""
-    lines = ["right: with V certified from above; seen: with V as it was met"]
-    for forms in told.theorems.values():
-        for bound in (forms.printed, forms.corrected):
-            lines.append(f"{bound.theorem}, {bound.form}: {bound.statement}")
-            lines += [f"  {hypothesis}" for hypothesis in bound.hypotheses if hypothesis.holds is not True]
-    held = dict[Hypothesis, None].fromkeys(
-        hypothesis
-        for forms in told.theorems.values()
-        for bound in (forms.printed, forms.corrected)
-        for hypothesis in bound.hypotheses
-        if hypothesis.holds
-    )
-    return [*lines, "what holds:", *(f"  {fact}" for fact in held)]
+def _theorems(told: Survey) -> Table:
+    caption = Text("right: with V certified from above; seen: with V as it was met, from below", style="dim")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
+    for name in ("theorem", "left", "", "right", "seen", "hypotheses"):
+        table.add_column(name, no_wrap=True)
+    for bound in _bounds(told):
+        verdict = {True: "all hold", False: "not all hold", None: "not all known"}[bound.proved]
+        right, seen = (f"{side:.4g}" if math.isfinite(side) else "no claim" for side in (bound.right, bound.seen))
+        left = format_with_error(bound.left, bound.left_error) if bound.left_error else f"{bound.left:.4g}"
+        table.add_row(_short(bound), left, "≤" if bound.holds else ">", right, seen, verdict)
+    return table
+
+
+def _hypotheses(told: Survey) -> Table:
+    """Every hypothesis once, the doubtful ones first, with the forms that want it."""
+    users: dict[Hypothesis, list[str]] = {}
+    for bound in _bounds(told):
+        for hypothesis in bound.hypotheses:
+            users.setdefault(hypothesis, []).append(_short(bound).removeprefix("A "))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("hypothesis", ratio=4)
+    table.add_column("", no_wrap=True)
+    table.add_column("reason", ratio=5)
+    table.add_column("wanted by", no_wrap=True)
+    words = {False: "FAILS", None: "not known", True: "holds"}
+    for verdict, word in words.items():
+        for hypothesis, names in users.items():
+            if hypothesis.holds is verdict:
+                table.add_row(hypothesis.name, word, hypothesis.reason, "\n".join(names))
+    return table
+
+
+def _bounds(told: Survey) -> list[Statement]:
+    return [bound for forms in told.theorems.values() for bound in (forms.printed, forms.corrected)]
+
+
+def _short(bound: Statement) -> str:
+    return f"{bound.theorem.replace('Theorem ', '')} {bound.form}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -40,6 +40,15 @@ class Fit:
     def residuals(self) -> Tensor:
         """‖z_i − y_i‖ (n,)."""
         return (self.outputs - self.targets).norm(dim=1)
+
+    def joined(self, other: Fit) -> Fit:
+        """These samples and those of another fit of the same model."""
+        return replace(
+            self,
+            outputs=torch.cat([self.outputs, other.outputs]),
+            targets=torch.cat([self.targets, other.targets]),
+            costs=torch.cat([self.costs, other.costs]),
+        )
 
 
 def fit_of(bench: Bench) -> Fit:

@@ -226,8 +226,7 @@ class Theorems:
     def _all_pairs(self) -> Tensor:
         """Steepest secants over samples and held-out ones together."""
         (inputs, fit), (more, other) = self.train, self.test
-        joined = {key: torch.cat([getattr(fit, key), getattr(other, key)]) for key in ("outputs", "targets", "costs")}
-        return steepest_pairs(torch.cat([inputs, more]), replace(fit, **joined))[0]
+        return steepest_pairs(torch.cat([inputs, more]), fit.joined(other))[0]
 
 
 def _largest(found: Steepness) -> float:

@@ -140,10 +140,10 @@ class TwoClusters:
 
     def model(self) -> nn.Sequential:
         """f as a network in double precision."""
-        model = nn.Sequential(nn.Linear(1, 1), nn.Sigmoid()).double()
-        nn.init.constant_(model[0].weight, self.steepness)
-        nn.init.zeros_(model[0].bias)
-        return model
+        line = nn.Linear(1, 1)
+        nn.init.constant_(line.weight, self.steepness)
+        nn.init.zeros_(line.bias)
+        return nn.Sequential(line, nn.Sigmoid()).double()
 
     def samples(self, num: int, *, seed: int = 0) -> Tensor:
         """Independent points of the support, (num, 1)."""
