@@ -58,7 +58,7 @@ COMMANDS = {
         ),
         Command(
             "bound",
-            "paper A's theorems on a fitted model: both sides, and which hypotheses hold",
+            "paper A's theorems on a fitted model: both sides, and what holds",
             (
                 "spherometer bound",
                 "spherometer bound cube --dimension 2 --num 400 --epsilon 0.05",
