@@ -11,7 +11,7 @@ from spherometer.figures.panels import Panels
 from spherometer.recipes.claims import Claim
 from spherometer.recipes.margins import falling, last, smaller
 from spherometer.recipes.papers.a_label_smoothing import SHARPNESS, SMOOTHINGS, smoothing_panel
-from spherometer.recipes.papers.a_networks import SOFTMAXED, data_of, model_of, smaller_setting
+from spherometer.recipes.papers.a_networks import SOFTMAXED, curve_model_of, data_of, smaller_curve_setting
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe
 from spherometer.recipes.results import Results, Run, training_run
 
@@ -104,7 +104,7 @@ def _runs(scale: Scale, length: dict[str, int], every: int) -> list[Run]:
         training_run(
             {"smoothing": smoothing, "seed": seed},
             data=data_of(scale, "cifar10"),
-            model=model_of(scale, "vgg11"),
+            model=curve_model_of(scale, "vgg11"),
             objective={"label_smoothing": smoothing},
             method={"learning_rate": 0.1, "momentum": 0.9},
             loop=length | {"batch_size": at_scale(scale, smoke=64, laptop=64, paper=128), "evaluate_every": 400},
@@ -147,5 +147,5 @@ def _departures(scale: Scale, length: str) -> list[str]:
     return (
         told
         if scale == "paper"
-        else [*told, *smaller_setting(scale, "vgg11", "cifar10"), f"batches of 64 instead of 128; {length}"]
+        else [*told, *smaller_curve_setting(scale, "vgg11", "cifar10"), f"batches of 64 instead of 128; {length}"]
     )
