@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from spherometer.recipes.claims import judge
 
 from spherometer.recipes import find_recipe, perform
+from spherometer.recipes.claims import judge
 from spherometer.recipes.interpolation import early_fall, fall_after_interpolation, late_fall
 from spherometer.recipes.papers import b_correlations, b_transformers
 from spherometer.recipes.results import Results, Run
@@ -112,8 +112,9 @@ def _tensor(values):
 
 
 def test_one_diverged_network_leaves_the_others_their_correlations():
-    columns = {"a": [1.0, 2.0, np.nan], "b": [3.0, np.inf, 1.0]}
-    assert b_correlations._finite(columns) == {"a": [1.0], "b": [3.0]}
+    found = b_correlations._correlation([1.0, 2.0, np.nan, 3.0, 4.0], [1.0, 2.0, 1.0, -np.inf, 3.5])
+    assert found.num == 3
+    assert found.value == pytest.approx(np.corrcoef([1, 2, 4], [1, 2, 3.5])[0, 1])
 
 
 def test_weights_of_timm_models_are_found_where_they_lie(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from spherometer.recipes.claims import AnyClaim, Correlation, Stronger
 from spherometer.recipes.papers.b_learners import LEARNERS, STAND_INS, open_choices
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe, variant
 from spherometer.recipes.results import Results, Run, training_run
-from spherometer.recipes.statistics import pearson
+from spherometer.recipes.statistics import Tested, pearson
 
 RATES, BATCHES = (0.05, 0.2), (8, 32)  # drawn between these
 MEASURED = (
@@ -24,7 +24,7 @@ MEASURED = (
 )
 COLUMNS = ("D_PR", "√S", "log volume", "MLS", "NMLS", "gap", "bound C", "bound D", "Eq 12 bound", "κ")
 
-STEPS = {"vgg11": 4000, "mlp4": 4000, "lenet": 2500}
+STEPS = {"vgg11": 2000, "mlp4": 3000, "lenet": 1200}
 
 
 @recipe(
@@ -119,18 +119,17 @@ CLAIMS = {
 }
 
 
-def _finite(columns: dict[str, list[float]]) -> dict[str, list[float]]:
-    """The networks that have all numbers: one diverged network would leave no correlation at all."""
-    kept = np.isfinite(np.array(list(columns.values()))).all(0)
-    return {name: list(np.array(values)[kept]) for name, values in columns.items()}
+def _correlation(x: list[float], y: list[float]) -> Tested:
+    """Over the networks that have both numbers: a diverged one would leave no correlation at all."""
+    columns = np.array([x, y])
+    return pearson(*columns[:, np.isfinite(columns).all(0)])
 
 
 def _figure(results: Results) -> Panels:
-    found = _finite(table(results))
-    num = len(found["gap"])
-    cells = [[pearson(found[row], found[column]) for column in COLUMNS] for row in COLUMNS]
+    found = table(results)
+    cells = [[_correlation(found[row], found[column]) for column in COLUMNS] for row in COLUMNS]
     panel = HeatPanel(
-        f"Pearson correlation over {num} networks, 95 % intervals",
+        f"Pearson correlation over {len(results.runs)} networks, 95 % intervals",
         [[cell.value for cell in row] for row in cells],
         COLUMNS,
         COLUMNS,

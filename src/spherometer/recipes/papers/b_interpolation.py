@@ -22,7 +22,7 @@ STALLED = 0.1  # of ln S over the last half of training
 def train(scale: Scale, network: str, labels: dict[str, Any], *, rate: float, batch: int) -> Run:
     """Vanilla SGD on half squared error; what paper B plots is measured on 100 training samples."""
     quantities = ["nmls", "jacobian_sharpness", "log_volume", "mls", "participation_ratio"]
-    steps = at_scale(scale, smoke=60, laptop=5_000, paper=100_000)
+    steps = _steps(scale, network)
     return training_run(
         labels,
         **LEARNERS[network][scale],
@@ -31,14 +31,18 @@ def train(scale: Scale, network: str, labels: dict[str, Any], *, rate: float, ba
         loop={
             "steps": steps,
             "batch_size": batch,
-            "evaluate_every": steps // at_scale(scale, smoke=6, laptop=25, paper=500),
+            "evaluate_every": steps // at_scale(scale, smoke=6, laptop=20, paper=500),
         },
         measurement={
             "track": [*quantities, "mls_chain"] if network == "mlp4" else quantities,
-            "track_every": steps // at_scale(scale, smoke=6, laptop=25, paper=500),
+            "track_every": steps // at_scale(scale, smoke=6, laptop=20, paper=500),
             "track_num": at_scale(scale, smoke=20, laptop=100, paper=100),
         },
     )
+
+
+def _steps(scale: Scale, network: str) -> int:
+    return at_scale(scale, smoke=60, laptop={"vgg11": 3000, "mlp4": 4000}[network], paper=100_000)
 
 
 @recipe(
@@ -178,7 +182,7 @@ def departures_of(scale: Scale, network: str) -> list[str]:
         chosen.append("one output for each of the two classes, compared with one-hot targets (not in the text)")
     if scale == "paper":
         return [*chosen, *open_choices(network)]
-    return [STAND_INS[network], f"{at_scale(scale, smoke=60, laptop=5_000, paper=0):,} iterations", *chosen]
+    return [STAND_INS[network], f"{_steps(scale, network):,} iterations", *chosen]
 
 
 variant(

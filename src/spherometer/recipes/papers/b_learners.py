@@ -17,18 +17,18 @@ LEARNERS: dict[str, dict[Scale, Tables]] = {
     "mlp4": {
         "paper": {"data": {"data": "fashion-mnist"}, "model": {"model": "mlp4"}},
         "laptop": {"data": {"data": "digits", "num": 1000}, "model": {"model": "mlp4", "width": 64}},
-        "smoke": {"data": {"data": "digits", "num": 200}, "model": {"model": "mlp4", "width": 16}},
+        "smoke": {"data": {"data": "digits", "num": 200}, "model": {"model": "mlp4", "width": 32}},
     },
     "lenet": {
         "paper": {"data": {"data": "cifar10"}, "model": {"model": "lenet"}},
-        "laptop": {"data": {"data": "cifar10", "num": 500, "num_test": 2000}, "model": {"model": "lenet"}},
+        "laptop": {"data": {"data": "cifar10", "num": 300, "num_test": 1000}, "model": {"model": "lenet"}},
         "smoke": {"data": {"data": "digits", "num": 200}, "model": {"model": "digits-cnn", "width": 4}},
     },
 }
 STAND_INS = {
     "vgg11": "digits-cnn on the digits 3 and 8 instead of VGG-11 on two classes of CIFAR-10",
     "mlp4": "four layers of width 64 on 1,000 digits instead of FashionMNIST",
-    "lenet": "500 images of CIFAR-10 instead of 50,000",
+    "lenet": "300 images of CIFAR-10 instead of 50,000",
 }
 
 

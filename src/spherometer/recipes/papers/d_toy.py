@@ -93,9 +93,7 @@ def perform(settings: Mapping[str, Any], folder: Path) -> None:
         "balance": _balance,
     }
     rows = demos[settings["demo"]](settings["points"], settings["seed"])
-    with RunWriter(
-        folder, settings=settings, seed=settings["seed"], title="toy", resume=True
-    ) as run:
+    with RunWriter(folder, settings=settings, seed=settings["seed"], title="toy", resume=True) as run:
         for step, values in enumerate(rows):
             run.write(step, values)
 
