@@ -15,7 +15,7 @@ from spherometer.theory.layer_constants import spectral_norm
 from spherometer.theory.relaxation import neuron_ranges
 
 ABSOLUTE = 1e-12  # room for a difference of Jacobians, relative to the product of layer norms
-ENTRIES = 2**24  # numbers in the largest stack of matrices held at once
+ENTRIES = 2**21  # numbers in the largest stack of matrices held at once
 SOFTMAX_BEND = 1.5  # ‖M(z) − M(z')‖ ≤ 1.5 ‖z − z'‖ for the softmax's Jacobian M = diag(p) − pp', and ≤ ½
 
 

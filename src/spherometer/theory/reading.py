@@ -93,8 +93,11 @@ def double_twin(model: nn.Module) -> nn.Module:
 
 def read(twin: nn.Module, sample: Tensor) -> list[Step]:
     """The steps from one sample (1, ...) to the model's outputs, in order; `twin` as `double_twin` makes it."""
+    tracer = _Tracer()
+    if tracer.is_leaf_module(twin, ""):
+        twin = nn.Sequential(twin)
     try:
-        graph = fx.GraphModule(twin, _Tracer().trace(twin))
+        graph = fx.GraphModule(twin, tracer.trace(twin))
     except Exception as error:
         raise ReadingError(
             f"{type(twin).__name__} has no certified upper bound: its forward pass cannot be followed "
@@ -102,7 +105,7 @@ def read(twin: nn.Module, sample: Tensor) -> list[Step]:
         ) from None
     reader = _Reader(graph)
     with torch.no_grad():
-        reader.run(sample.double())
+        reader.run(sample.double().repeat_interleave(2, dim=0))
     return reader.steps
 
 
@@ -112,7 +115,7 @@ class _Tracer(fx.Tracer):
 
 
 class _Reader(fx.Interpreter):
-    """Runs one sample through the graph; every tensor that depends on it becomes a step."""
+    """Runs one sample, twice, through the graph; every tensor that depends on it becomes a step."""
 
     def __init__(self, graph: fx.GraphModule) -> None:
         super().__init__(graph, garbage_collect_values=False)
@@ -155,11 +158,11 @@ class _Reader(fx.Interpreter):
         if node.target in FUNCTIONS:
             return activation_of(FUNCTIONS[node.target]()) if not node.kwargs else None
         first = node.args[0] is parent and sum(argument is parent for argument in node.args) == 1
-        single = result.shape[:1] == (1,)
+        batched = result.shape[:1] == (2,)
         if node.target in RESHAPING and first:
             sides = tuple(result.shape[1:])
-            return Affine(lambda x: x.reshape(len(x), *sides), None, shape, num) if single else None
-        if node.target in SELECTING and first and single and _keeps_signs(node):
+            return Affine(lambda x: x.reshape(len(x), *sides), None, shape, num) if batched else None
+        if node.target in SELECTING and first and batched and _keeps_signs(node):
             return Affine(self._apply(node, parent), None, shape, num)
         if (node.target in ADDING or (node.target in SCALING and first)) and num == math.prod(shape):
             return Affine(self._apply(node, parent), None, shape, num, diagonal=True)

@@ -10,6 +10,7 @@ from torch import Generator, Tensor, nn
 from spherometer.problems.modes import differentiating
 
 ENTRIES = 2**23  # of the Jacobians held at once
+FORWARD = 4  # passes backward that cost as much as one forward along a direction
 ROUNDING = 1e-12  # of a difference of Jacobians, relative to their norms
 SHORTEST = 2.0**-6  # a step, relative to the radius, below which climbing stops
 
@@ -23,14 +24,14 @@ class Effort:
 
 
 def jacobians(model: nn.Module, points: Tensor) -> Tensor:
-    """J_i = ∂f/∂x at every point, (n, C, d): by rows, or by columns where the input is the smaller side."""
+    """J_i = ∂f/∂x at every point, (n, C, d): by rows, or by columns where these are much fewer."""
     with differentiating():
         moved = points.detach().requires_grad_()
         outputs = model(moved)
         if outputs.ndim < 2 or len(outputs) != len(points):
             raise ValueError(f"expected outputs (n, ...) for {len(points)} samples, got shape {tuple(outputs.shape)}")
         outputs = outputs.flatten(1)
-        if outputs.shape[1] <= moved[0].numel():
+        if outputs.shape[1] <= FORWARD * moved[0].numel():
             return _rows(outputs, moved)
     return _columns(model, points)
 

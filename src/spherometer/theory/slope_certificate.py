@@ -11,17 +11,21 @@ certificate. D = r κ² ‖S⁻¹N_iS⁻¹‖ S² with r > 1 is always one; desc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from spherometer.problems.modes import differentiating
+from spherometer.theory.activations import Activation
 from spherometer.theory.chain import Chain
 from spherometer.theory.layer_constants import spectral_norm
 
 MAX_WIDTH = 512  # of a layer up to which D is searched
+NUM_STEPS = 60
 
 
-def slope_certificate(chain: Chain, num_steps: int = 60) -> float:
+def slope_certificate(chain: Chain) -> float:
     """The smallest constant met while descending on the certificates with Adam."""
     chain = chain.narrowed()
     if not chain.activations:
@@ -29,10 +33,11 @@ def slope_certificate(chain: Chain, num_steps: int = 60) -> float:
     widths = [len(weight) for weight in chain.weights[:-1]]
     free = [torch.zeros(width + 1, dtype=torch.float64, requires_grad=True) for width in widths]  # log S, log(r − 1)
     optimizer = torch.optim.Adam(free, lr=0.1)
+    slopes = [_middle_and_half(activation) for activation in chain.activations]
     best = torch.inf
-    for _ in range(num_steps if max(widths) <= MAX_WIDTH else 1):
+    for _ in range(NUM_STEPS if max(widths) <= MAX_WIDTH else 1):
         with differentiating():
-            square = _square(chain, free)
+            square = _square(chain.weights, slopes, free)
             gradients = torch.autograd.grad(square.clamp_min(1e-300).log(), free)
         best = min(best, float(square.detach()))
         for parameter, gradient in zip(free, gradients, strict=True):
@@ -41,11 +46,14 @@ def slope_certificate(chain: Chain, num_steps: int = 60) -> float:
     return best**0.5
 
 
-def _square(chain: Chain, free: list[Tensor]) -> Tensor:
-    form = chain.weights[0] @ chain.weights[0].T
-    for weight, activation, parameter in zip(chain.weights[1:], chain.activations, free, strict=True):
-        low, high = activation.global_slopes()
-        middle, half = (low + high) / 2, (high - low) / 2 + activation.gap
+def _middle_and_half(activation: Activation) -> tuple[float, float]:
+    low, high = activation.global_slopes()
+    return (low + high) / 2, (high - low) / 2 + activation.gap
+
+
+def _square(weights: Sequence[Tensor], slopes: list[tuple[float, float]], free: list[Tensor]) -> Tensor:
+    form = weights[0] @ weights[0].T
+    for weight, (middle, half), parameter in zip(weights[1:], slopes, free, strict=True):
         scale, ratio = parameter[:-1].exp(), 1 + parameter[-1].exp().clamp(1e-3, 1e3)
         top = torch.linalg.eigvalsh(form / torch.outer(scale, scale))[-1].clamp_min(1e-200)
         root = half * (ratio * top).sqrt() * scale  # √D
