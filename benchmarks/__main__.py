@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import curvature, jacobians, layouts, mean_jacobian, memory, sweeps, tracking, training
+from benchmarks import curvature, jacobians, layouts, mean_jacobian, memory, sweeps, theory, tracking, training
 from benchmarks.contest import Row
 from benchmarks.networks import images
 
@@ -34,7 +34,7 @@ CONTESTS = {
     "layouts": [layouts.rows],
     "jacobians": [mean_jacobian.rows, jacobians.rows],
 }
-OWN_TABLES = {"training": training.write, "tracking": tracking.write, "sweeps": sweeps.write}
+OWN_TABLES = {"training": training.write, "tracking": tracking.write, "sweeps": sweeps.write, "theory": theory.write}
 
 
 def main() -> None:

@@ -1,0 +1,60 @@
+"""Lipschitz bounds and the local variation of the Jacobian of the three-layer network, both sides, 1,000 samples."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor, nn
+
+from spherometer.theory import jacobian_variation, lipschitz_bounds
+from spherometer.zoo import build_model
+
+COLUMNS = ("quantity", "activation", "samples", "radius", "seconds", "wanted", "lower", "certified upper", "smooth")
+NUM, NUM_QUICK, RADIUS = 1000, 100, 0.1
+
+
+def rows(*, quick: bool) -> Iterator[tuple[str, ...]]:
+    """784-200-200-10 with ReLU and tanh: means over samples of both sides."""
+    num = NUM_QUICK if quick else NUM
+    inputs = torch.rand(num, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    for activation in ("relu", "tanh"):
+        model = build_model("fcn3-mnist", activation=activation, seed=0)
+        yield _variation(model, inputs, activation)
+        yield _lipschitz(model, inputs, activation)
+
+
+def write(folder: Path, *, quick: bool) -> Table:
+    """Run, write `theory.md` into the folder, and return the table for the terminal."""
+    found = list(rows(quick=quick))
+    conditions = f"torch {torch.__version__}, {torch.get_num_threads()} threads, 784-200-200-10, uniform inputs."
+    lines = ["| " + " | ".join(cells) + " |" for cells in (COLUMNS, ["---"] * len(COLUMNS), *found)]
+    (folder / "theory.md").write_text("\n".join([conditions, "", *lines, ""]))
+    table = Table(*COLUMNS, title=conditions, title_justify="left")
+    for row in found:
+        table.add_row(*row)
+    return table
+
+
+def _variation(model: nn.Module, inputs: Tensor, activation: str) -> tuple[str, ...]:
+    found, seconds = _timed(lambda: jacobian_variation(model, inputs, RADIUS))
+    smooth = "" if found.smooth is None else f"{float(found.smooth.mean()):.3g}"
+    sides = (f"{float(found.lower.mean()):.3g}", f"{float(found.upper.mean()):.3g}", smooth)
+    return ("V, mean", activation, str(len(inputs)), f"{RADIUS}", f"{seconds:.1f}", "≤ 60 together", *sides)
+
+
+def _lipschitz(model: nn.Module, inputs: Tensor, activation: str) -> tuple[str, ...]:
+    found, seconds = _timed(lambda: lipschitz_bounds(model, inputs, RADIUS))
+    upper = f"{found.upper.value:.3g} (product {found.product:.3g}; in balls {float(found.balls.mean()):.3g})"
+    sides = (f"{found.lower.value:.3g}", upper, "")
+    return ("‖f‖_Lip", activation, str(len(inputs)), f"{RADIUS}", f"{seconds:.1f}", "≤ 60 together", *sides)
+
+
+def _timed(run: Callable[[], Any]) -> tuple[Any, float]:
+    start = time.perf_counter()
+    found = run()
+    return found, time.perf_counter() - start
