@@ -31,17 +31,14 @@ class Report:
 
     def run(self) -> int:
         """Read, write, say what was found."""
+        from spherometer.commands.output import show, show_json
         from spherometer.records.files import write_whole
         from spherometer.report import prepare
-
-        page = self.out or self.folder / "report.html"
-        if not self.folder.is_dir():
-            raise ValueError(f"{self.folder}: expected a folder of results, found none: make it by spherometer run")
-        prepare(page)
-        from spherometer.commands.output import show, show_json
         from spherometer.report.results import results_page
 
+        page = self.out or self.folder / "report.html"
         sides, troubles = self._read()
+        prepare(page)
         write_whole(page, results_page(sides, troubles).encode())
         if self.json:
             show_json(_plain(sides, troubles, page))

@@ -152,7 +152,7 @@ def _draw_line(axes: Axes, line: Line) -> None:
     if line.y is not None:
         axes.axhline(line.y, **how)
         frame = axes.get_yaxis_transform()
-        axes.annotate(_text(line.label), (1, line.y), (-2, 2), xycoords=frame, ha="right", va="bottom", **words)
+        axes.annotate(_text(line.label), (0, line.y), (3, 2), xycoords=frame, ha="left", va="bottom", **words)
     elif line.x is not None:
         axes.axvline(line.x, **how)
         frame = axes.get_xaxis_transform()

@@ -91,7 +91,7 @@ def _band(x: Numbers, low: Numbers, high: Numbers, colour: str) -> dict[str, Any
     for stretch in _stretches(x, low, high):
         if places:
             places, heights = [*places, None], [*heights, None]
-        across, under, over = zip(*stretch, strict=True)
+        across, under, over = (_nulls(ends) for ends in zip(*stretch, strict=True))
         places += [*across, *reversed(across)]
         heights += [*over, *reversed(under)]
     return {
@@ -140,7 +140,7 @@ def _heat(panel: HeatPanel) -> Figure:
 
 
 def _scale(log: bool) -> dict[str, Any]:
-    return {"type": "log", "exponentformat": "power", "dtick": "D2", "nticks": 6} if log else {}
+    return {"type": "log", "exponentformat": "power"} if log else {}
 
 
 def _names(names: Any) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def _label(line: Line, panel: Panel) -> dict[str, Any]:
     words = {"text": _text(line.label), "showarrow": False, "font": {"color": _colour(line), "size": 12}}
     if line.y is not None:
         y = math.log10(line.y) if panel.log_y else line.y
-        return words | {"x": 1, "y": y, "xref": "paper", "xanchor": "right", "yanchor": "bottom"}
+        return words | {"x": 0, "y": y, "xref": "paper", "xanchor": "left", "yanchor": "bottom"}
     assert line.x is not None
     x = math.log10(line.x) if panel.log_x else line.x
     return words | {"x": x, "y": 1, "yref": "paper", "xanchor": "left", "yanchor": "top"}
@@ -170,8 +170,8 @@ def _colour(line: Line) -> str:
 
 
 def _nulls(values: Numbers) -> list[float | None]:
-    """JSON has no nan; null is a gap."""
-    return [value if math.isfinite(value) else None for value in values]
+    """Seven digits, more than a screen shows; JSON has no nan, null is a gap."""
+    return [float(f"{value:.7g}") if math.isfinite(value) else None for value in values]
 
 
 def _text(words: str) -> str:

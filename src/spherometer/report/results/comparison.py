@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from spherometer.recipes.verdicts import Verdict
 from spherometer.report.results.folders import Done
 
+Shelf = dict[tuple[str, str, int], Done]
+
 
 @dataclass(frozen=True)
 class Side:
@@ -55,30 +57,34 @@ def compared(sides: Sequence[Side]) -> list[Block]:
     The same recipe at the same scale belongs together; what is left over by id alone, so that a laptop can be held
     against the paper's scale.
     """
-    shelves = [{(done.result.id, done.result.scale): done for done in side.done} for side in sides]
+    shelves = [_shelf(side.done) for side in sides]
     order = list(dict.fromkeys(key for shelf in shelves for key in shelf))
     blocks: list[Block] = []
-    for name, scale in order:
-        if not any((name, scale) in shelf for shelf in shelves):
-            continue  # it went with another scale
-        found = [shelf.pop((name, scale), None) for shelf in shelves]
-        if None in found and len(sides) > 1:
-            found = [
-                done or _other_scale(shelf, name, order, shelves) for done, shelf in zip(found, shelves, strict=True)
-            ]
-        blocks.append(Block(found, _rows(found)))
+    for key in order:
+        alone = sum(key in shelf for shelf in shelves) == 1
+        found = [shelf.pop(key, None) for shelf in shelves]
+        if alone and len(sides) > 1:
+            found = [done or _other_scale(shelf, key[0], shelves) for done, shelf in zip(found, shelves, strict=True)]
+        if any(found):  # otherwise it went with another scale
+            blocks.append(Block(found, _rows(found)))
     return sorted(blocks, key=lambda block: not block.differs)
 
 
-def _other_scale(
-    shelf: dict[tuple[str, str], Done],
-    name: str,
-    order: list[tuple[str, str]],
-    shelves: list[dict[tuple[str, str], Done]],
-) -> Done | None:
+def _shelf(done: Sequence[Done]) -> Shelf:
+    """Results by id and scale; a second one with the same is kept as the second."""
+    found: Shelf = {}
+    for one in done:
+        place = 0
+        while (one.result.id, one.result.scale, place) in found:
+            place += 1
+        found[one.result.id, one.result.scale, place] = one
+    return found
+
+
+def _other_scale(shelf: Shelf, name: str, shelves: Sequence[Shelf]) -> Done | None:
     """The recipe at a scale that no other side has."""
-    for key in order:
-        if key[0] == name and key in shelf and sum(key in other for other in shelves) == 1:
+    for key in shelf:
+        if key[0] == name and sum(key in other for other in shelves) == 1:
             return shelf.pop(key)
     return None
 

@@ -1,11 +1,9 @@
-"""Small pictures in the text: an interval against what is claimed, a figure the size of a stamp."""
+"""Small pictures in the text: an interval against what is claimed, a figure as a stamp.  Numbers only, no words."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-
-from markupsafe import Markup
 
 from spherometer.figures.panels import HeatPanel, Panel, Panels, Series
 from spherometer.figures.panels.palette import PAGE
@@ -17,12 +15,12 @@ STAMP = (132.0, 72.0)
 POINTS = 60  # of a line on a stamp
 
 
-def interval_mark(verdict: Verdict) -> Markup:
+def interval_mark(verdict: Verdict) -> str:
     """The effect as a dot, its interval as a line, the claimed side shaded; an open end reaches the edge."""
     ends = [verdict.effect, verdict.low, verdict.high, verdict.least, verdict.most]
     known = [end for end in ends if end is not None and math.isfinite(end)]
     if not math.isfinite(verdict.effect):
-        return Markup("")
+        return ""
     pad = 0.12 * (max(known) - min(known)) or 1.0
     left, right = min(known) - pad, max(known) + pad
 
@@ -47,7 +45,7 @@ def interval_mark(verdict: Verdict) -> Markup:
     )
 
 
-def stamp(figure: Panels) -> Markup:
+def stamp(figure: Panels) -> str:
     """The first panel of a figure without words."""
     panel = figure.panels[0]
     inside = _cells(panel) if isinstance(panel, HeatPanel) else _curves(panel, figure)
@@ -56,10 +54,10 @@ def stamp(figure: Panels) -> Markup:
     return _drawing("stamp", STAMP, frame + "".join(inside))
 
 
-def _drawing(kind: str, size: tuple[float, float], inside: str) -> Markup:
+def _drawing(kind: str, size: tuple[float, float], inside: str) -> str:
     width, height = size
     box = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
-    return Markup(f'<svg class="{kind}" {box} aria-hidden="true">{inside}</svg>')
+    return f'<svg class="{kind}" {box} aria-hidden="true">{inside}</svg>'
 
 
 def _cells(panel: HeatPanel) -> Iterable[str]:
