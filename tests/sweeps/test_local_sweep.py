@@ -49,12 +49,22 @@ def test_a_troubled_sweep(tmp_path):
     assert not any(alive(process) for process in callers(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("workers", "said", "threads"), [(2, "", 3), (2, "2", 2), (2, "8", 3), (2, "0", 3), (2, "many", 3), (12, "", 1)]
+)
+def test_threads_are_the_share_of_the_cores_up_to_what_the_user_said(monkeypatch, workers, said, threads):
+    monkeypatch.setattr(processes, "cores", lambda: 6)
+    monkeypatch.setenv("OMP_NUM_THREADS", said)
+    assert processes.threads_each(workers) == threads
+
+
 def test_workers_share_the_cores_and_live_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "cores", lambda: 4)
+    monkeypatch.setattr(processes, "cores", lambda: 2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # which torch would take without the share
     jobs = [Job("sweep_runs:threads", {"number": number}) for number in range(6)]
     sweep(jobs, tmp_path, workers=2)
     threads, workers = zip(*(values(one, tmp_path) for one in jobs), strict=True)
-    assert set(threads) == {2}
+    assert set(threads) == {1}
     assert len(set(workers)) == 2
 
 

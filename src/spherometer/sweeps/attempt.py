@@ -39,7 +39,10 @@ class Attempt:
 
 
 def attempt(job: Job, root: Path) -> Attempt:
-    """Do a job unless it is done, or somebody else is at it; its error is kept in the folder, not raised."""
+    """Do a job unless it is done, or somebody else is at it; its error is kept in the folder, not raised.
+
+    What is no `Exception` ends the process, as it means to: SLURM's way to make room is `SystemExit`.
+    """
     folder = job.folder(root)
     began = time.perf_counter()
     try:
@@ -116,7 +119,7 @@ def _tried(job: Job, root: Path) -> Attempt:
         function = job.load()
         began = time.perf_counter()  # the time of a run is not that of importing torch before the first one
         function(deepcopy(dict(job.settings)), folder)
-    except (Exception, SystemExit) as error:  # whatever a run does, the sweep goes on
+    except Exception as error:  # whatever a run does, the sweep goes on
         seconds = time.perf_counter() - began
         keep_error(folder, traceback.format_exc())
         return Attempt("failed", seconds, one_line(error))

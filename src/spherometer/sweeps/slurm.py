@@ -30,7 +30,7 @@ class Errand:
         """One attempt."""
         return attempt_elsewhere(job, self.root, self.paths, self.threads)
 
-    def __submitit_checkpoint__(self, job: Job) -> Any:
+    def checkpoint(self, job: Job) -> Any:
         """The same again: a run goes on from what is in its folder."""
         return _library().helpers.DelayedSubmission(self, job)
 
