@@ -12,7 +12,7 @@ from spherometer.figures.panels import HeatPanel, Line, Panel, Panels, Series, o
 from spherometer.operators.logit_hessian import logit_hessian_eigenpairs, secular_function
 from spherometer.recipes.claims import Claim, Inequality, Near
 from spherometer.recipes.papers.c_geometry import MATRIX_STEPS, geometry_run, matrix_of
-from spherometer.recipes.papers.c_runs import departures, descent_run, rates, seeds
+from spherometer.recipes.papers.c_runs import departures, descent_rates, descent_run, seeds
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe, variant
 from spherometer.recipes.results import Results, Run
 
@@ -24,7 +24,7 @@ OUTPUT = (0.45, 0.25, 0.15, 0.1, 0.05)  # of the secular function's picture; the
 
 def descents(scale: Scale) -> list[Run]:
     """6CNN by full-batch gradient descent at the rate of most figures of paper C."""
-    (rate,) = rates(scale, [RATE])
+    (rate,) = descent_rates(scale, [RATE])
     return [descent_run(scale, "cnn6", rate, seed) for seed in seeds(scale)]
 
 
@@ -65,7 +65,7 @@ def impurity(scale: Scale) -> Experiment:
         ],
         figure=_impurity_figure,
         departures=departures(
-            scale, "cnn6", "the example is the first training sample: the paper does not name its own"
+            scale, "cnn6", "the example is the first training sample: the paper does not name its own", descent=True
         ),
     )
 
@@ -136,7 +136,7 @@ def growth(scale: Scale, *, early: bool = False) -> Experiment:
             for name, symbol in what.items()
         ],
         figure=partial(_growth_figure, what=what, until=until),
-        departures=departures(scale, "cnn6", *_steps_shown(scale, early)),
+        departures=departures(scale, "cnn6", *_steps_shown(scale, early), descent=True),
     )
 
 
@@ -194,7 +194,9 @@ def layer_growth(scale: Scale) -> Experiment:
             )
         ],
         figure=figure,
-        departures=departures(scale, "cnn6", *([] if scale == "paper" else ["three layers instead of six"])),
+        departures=departures(
+            scale, "cnn6", *([] if scale == "paper" else ["three layers instead of six"]), descent=True
+        ),
     )
 
 

@@ -24,7 +24,7 @@ from spherometer.recipes.papers.c_curves import (
     square,
     weighted_ones,
 )
-from spherometer.recipes.papers.c_runs import batches, departures, descent_run, rates, seeds
+from spherometer.recipes.papers.c_runs import batches, departures, descent_rates, descent_run, seeds
 from spherometer.recipes.papers.c_stochastic import stochastic_run
 from spherometer.recipes.recipe import Experiment, Scale, recipe, variant
 from spherometer.recipes.results import Curve, Results, Run
@@ -47,10 +47,9 @@ def proportional(
     learning_rates: Sequence[float] = (0.02, 0.04, 0.08),
     batch_sizes: Sequence[int] = (),
     edge: bool = True,
-    more: Sequence[str] = (),
 ) -> Experiment:
     """‖H‖ and ⟨λ⁽¹⁾⟩‖⟨J⟩1̂‖² over the steps, for several rates of GD or batches of SGD; C Figs 15-21, 5.3 item 1."""
-    used = rates(scale, learning_rates)
+    used = descent_rates(scale, learning_rates)
     claims: list[AnyClaim] = [
         Claim(
             "the sharpness is proportional to ⟨λ⁽¹⁾⟩‖⟨J⟩1̂‖² over training",
@@ -84,7 +83,7 @@ def proportional(
         runs=_runs(scale, network, used, batches(scale, batch_sizes)),
         claims=claims if len(batch_sizes) != 1 else claims[:1],
         figure=_figure,
-        departures=departures(scale, network, *more, *_thresholds(edge)),
+        departures=departures(scale, network, *_thresholds(edge), descent=True),
     )
 
 

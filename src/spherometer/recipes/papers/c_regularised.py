@@ -13,7 +13,7 @@ from spherometer.recipes.claims import AnyClaim, Claim, Near
 from spherometer.recipes.margins import falling, numbers, rising
 from spherometer.recipes.papers.c_curves import IMPURE, ONES, plateau, square
 from spherometer.recipes.papers.c_proportional import edge_claims, settings_of
-from spherometer.recipes.papers.c_runs import batches, departures, descent_run, rates, seeds
+from spherometer.recipes.papers.c_runs import batches, departures, descent_rates, descent_run, seeds
 from spherometer.recipes.papers.c_stochastic import SAMPLES, stochastic_run
 from spherometer.recipes.recipe import Experiment, Scale, recipe, variant
 from spherometer.recipes.results import Results
@@ -38,7 +38,7 @@ def regularised(
     batch_sizes: Sequence[int] = (),
 ) -> Experiment:
     """‖H‖, ‖⟨J⟩1̂‖² and ⟨λ⁽¹⁾⟩, smoothed, over learning rates or batch sizes; C Figs 22-25, 5.3 item 6."""
-    used = rates(scale, learning_rates)
+    used = descent_rates(scale, learning_rates)
     whole = SAMPLES[scale]
     sizes = [whole if size == 50_000 else size for size in batch_sizes]
     sizes = [size if size == whole else batches(scale, [size])[0] for size in sizes]
@@ -56,6 +56,7 @@ def regularised(
             network,
             "the period is taken from where the sharpness has reached 90 % of its highest value: chosen here",
             f"curves are running means over {SMOOTH[scale]} points: the paper's smoothing is not in the text",
+            descent=True,
         ),
     )
 

@@ -104,7 +104,7 @@ def _labels(model: str, row: Row) -> dict[str, Any]:
 
 def _name(row: Row) -> str:
     defence, rho, beta = row
-    parts = [f"ρ {rho:g}"] * (rho is not None) + [f"β {beta:g}"] * (beta is not None)
+    parts = [f"{letter} {value:g}" for letter, value in (("ρ", rho), ("β", beta)) if value is not None]
     said = f" ({', '.join(parts)})" if parts else ""
     return f"{NAMES[defence]}{'-EJR' if rho is not None else ''}{said}"
 

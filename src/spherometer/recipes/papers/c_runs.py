@@ -10,7 +10,9 @@ from spherometer.recipes.recipe import Scale, at_scale
 from spherometer.recipes.results import Run, training_run
 
 FASTER = {"paper": 1, "laptop": 2.5, "smoke": 5}  # small networks on few samples stand larger learning rates
+DESCENT_FASTER = {"paper": 1, "laptop": 2, "smoke": 5}  # of gradient descent, on twice the samples: it must reach 2/η
 SMALLER = {"paper": 1, "laptop": 4, "smoke": 8}  # and see few samples in all: batches shrink with them
+DESCENT_SAMPLES = 1000  # of gradient descent at laptop scale
 SCALARS = ("loss", "sharpness", "impurity", NORM, PROJECTED, ONES)
 
 CIFAR = {"data": "cifar10", "standardise": "channelwise"}
@@ -35,17 +37,22 @@ NETWORKS: dict[str, dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]] = {
     },
 }
 STAND_IN = {
-    "cnn6": "a 3072-32-32-10 network on the first 500 images of CIFAR-10 instead of 6CNN on 50,000",
-    "vgg11": "a 3072-32-32-32-32-10 network on the first 500 images of CIFAR-10 instead of VGG-11 on 50,000",
-    "vgg11-cifar100": "a tanh network 3072-32-32-32-32-10 on 500 images of CIFAR-10 instead of VGG-11 on CIFAR-100",
-    "resnet20": "a narrow ResNet-8 without batch norm on 500 digits instead of ResNet-20 on CIFAR-10",
-    "fcn3": "a 64-64-64-10 network on 500 digits instead of 784-200-200-10 on MNIST",
+    "cnn6": "a 3072-32-32-10 network on {num} images of CIFAR-10 instead of 6CNN on 50,000",
+    "vgg11": "a 3072-32-32-32-32-10 network on {num} images of CIFAR-10 instead of VGG-11 on 50,000",
+    "vgg11-cifar100": "a tanh network 3072-32-32-32-32-10 on {num} images of CIFAR-10 instead of VGG-11 on CIFAR-100",
+    "resnet20": "a narrow ResNet-8 without batch norm on {num} digits instead of ResNet-20 on CIFAR-10",
+    "fcn3": "a 64-64-64-10 network on {num} digits instead of 784-200-200-10 on MNIST",
 }
 
 
 def rates(scale: Scale, given: Sequence[float]) -> list[float]:
     """The paper's learning rates as this scale uses them."""
     return [FASTER[scale] * rate for rate in given]
+
+
+def descent_rates(scale: Scale, given: Sequence[float]) -> list[float]:
+    """The same for full-batch gradient descent."""
+    return [DESCENT_FASTER[scale] * rate for rate in given]
 
 
 def batches(scale: Scale, given: Sequence[int]) -> list[int]:
@@ -67,10 +74,16 @@ def plain_run(
     steps: int,
     batch: int | None = None,
     loss: str = "auto",
+    num: int | None = None,
     **measurement: Any,
 ) -> Run:
-    """A run of Setting 1: constant rate, no momentum, no decay; `rate` and `batch` are those that are used."""
+    """A run of Setting 1: constant rate, no momentum, no decay; `rate` and `batch` are those that are used.
+
+    `num` is the number of training samples at laptop scale, where it is another than 500.
+    """
     data, model = SMOKE if scale == "smoke" else NETWORKS[network][scale]
+    if num is not None and scale == "laptop":
+        data = {**data, "num": num}
     loop: dict[str, Any] = {"steps": steps, "batch_size": batch}
     if batch is None and scale == "paper":
         loop["ghost_size"] = 5000
@@ -96,6 +109,7 @@ def descent_run(scale: Scale, network: str, rate: float, seed: int) -> Run:
         {"network": network, "rate": rate, "seed": seed},
         rate=rate,
         steps=descent_steps(scale, network),
+        num=DESCENT_SAMPLES,
         track=[
             *SCALARS,
             "impurity_quantiles",
@@ -116,7 +130,7 @@ def descent_steps(scale: Scale, network: str) -> int:
     return int(at_scale(scale, smoke=20, laptop=500, paper=6000 if network == "cnn6" else 2000))
 
 
-def departures(scale: Scale, network: str, *more: str) -> list[str]:
+def departures(scale: Scale, network: str, *more: str, descent: bool = False) -> list[str]:
     """What all figures of Setting 1 leave open, and what is smaller at this scale."""
     if scale == "paper":
         common = [
@@ -128,7 +142,8 @@ def departures(scale: Scale, network: str, *more: str) -> list[str]:
         common = ["a 64-16-16-10 network on 100 digits: shows that it runs, and nothing else"]
     else:
         common = [
-            STAND_IN[network],
-            f"learning rates {FASTER[scale]:g} times and batches 1/{SMALLER[scale]} of the paper's",
+            STAND_IN[network].format(num=DESCENT_SAMPLES if descent else 500),
+            f"learning rates {(DESCENT_FASTER if descent else FASTER)[scale]:g} times the paper's",
+            f"batches, where there are, 1/{SMALLER[scale]} of the paper's",
         ]
     return [*common, *more]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from spherometer.recipes.papers.c_runs import SCALARS, descent_run, plain_run
+from spherometer.recipes.papers.c_runs import DESCENT_SAMPLES, SCALARS, descent_run, plain_run
 from spherometer.recipes.recipe import Scale, at_scale
 from spherometer.recipes.results import Run
 
-SAMPLES = {"smoke": 100, "laptop": 500, "paper": 50_000}
+SAMPLES = {"smoke": 100, "laptop": DESCENT_SAMPLES, "paper": 50_000}
 LONG = ("vgg11", "vgg11-cifar100")  # shown over epochs, one point for each
 
 
@@ -18,7 +18,8 @@ def stochastic_run(scale: Scale, network: str, rate: float, batch: int, seed: in
     if batch >= SAMPLES[scale]:
         return Run(labels, descent_run(scale, network, rate, seed).job)
     length = _epochs(scale, batch) if network in LONG else _steps(scale, network)
-    return plain_run(scale, network, labels, rate=rate, batch=batch, track=list(SCALARS), **length)
+    measured = {"track": list(SCALARS), **length}
+    return plain_run(scale, network, labels, rate=rate, batch=batch, num=DESCENT_SAMPLES, **measured)
 
 
 def _epochs(scale: Scale, batch: int) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def _epochs(scale: Scale, batch: int) -> dict[str, Any]:
         every = 97 * 512 // batch
         return {"steps": 100 * every, "track_every": every}
     every = -(-SAMPLES[scale] // batch)
-    return {"steps": at_scale(scale, smoke=5, laptop=60, paper=100) * every, "track_every": every}
+    return {"steps": at_scale(scale, smoke=5, laptop=40, paper=100) * every, "track_every": every}
 
 
 def _steps(scale: Scale, network: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from spherometer.figures.panels import Panel, Panels, Series
 from spherometer.figures.trajectory import flattened
 from spherometer.recipes.claims import AnyClaim, Claim
-from spherometer.recipes.papers.c_runs import departures, descent_run, rates, seeds
+from spherometer.recipes.papers.c_runs import departures, descent_rates, descent_run, seeds
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe, variant
 from spherometer.recipes.results import Results
 
@@ -26,7 +26,7 @@ SHADES = 5  # pieces of the path with a colour of their own
 )
 def trajectory(scale: Scale, *, all_networks: bool = False) -> Experiment:
     """The first 500 steps of C-F1's runs in two dimensions and a part of them; C Fig 3, App J, L30; C Fig 27."""
-    (rate,) = rates(scale, [RATE])
+    (rate,) = descent_rates(scale, [RATE])
     whole = at_scale(scale, smoke=20, laptop=500, paper=500)
     zoom = at_scale(scale, smoke=(8, 16), laptop=(100, 300), paper=(100, 300))
     networks = {"cnn6": (whole, zoom)}
@@ -42,6 +42,7 @@ def trajectory(scale: Scale, *, all_networks: bool = False) -> Experiment:
             "cnn6",
             "256 random projections of θ_t; principal components where umap-learn is not installed",
             "oscillation is judged by the cosine of successive steps: chosen here",
+            descent=True,
         ),
     )
 
