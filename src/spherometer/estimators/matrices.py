@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
+
+from spherometer.estimators.randomness import rademacher
 
 
 class MatrixLike(Protocol):
@@ -15,7 +18,7 @@ class MatrixLike(Protocol):
 
     It may also have `dtype`, `device` and `symmetric`, and these methods, which make estimates cheaper or more
     honest: `start()` a likely start vector, `rounding(columns)` the errors of v'Av due to the arithmetic,
-    `exact_trace()`, `exact_diagonal()`.
+    `exact_trace()`, `exact_diagonal()`, and `trace_samples(number, draw)` if `knows_samples`.
     """
 
     @property
@@ -85,11 +88,26 @@ class SymmetricMatrix:
         value = self._ask("exact_trace")
         return None if value is None else float(value)
 
+    @property
+    def knows_samples(self) -> bool:
+        """Whether `trace_samples` can be asked for."""
+        return bool(getattr(self._operator, "knows_samples", False))
+
+    def trace_samples(self, number: int, stream: Generator) -> np.ndarray:
+        """Independent numbers, each for the price of a product, whose expectation is the trace."""
+        self.products += number
+
+        def signs(shape: Sequence[int]) -> Tensor:
+            drawn = rademacher(prod(shape), 1, dtype=self.dtype, stream=stream)
+            return drawn.reshape(tuple(shape)).to(self.device)
+
+        return np.asarray(self._ask("trace_samples", number, signs).cpu().double())
+
     def exact_diagonal(self) -> Tensor | None:
         """The diagonal without any product, if the operator knows a way."""
         return self._ask("exact_diagonal")
 
-    def _ask(self, question: str, *arguments: Tensor) -> Any:
+    def _ask(self, question: str, *arguments: Any) -> Any:
         answer: Callable[..., Any] | None = getattr(self._operator, question, None)
         return answer(*arguments) if callable(answer) else None
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ NUM_PILOT = 12  # probes before anything is decided
 MIN_SAMPLES = 12  # of a finished estimate: with fewer, the error bar itself is too uncertain
 SMALL = 128  # up to this size the exact sum is cheaper than an honest sample
 BLOCK = 32  # columns sent to the operator at once
+Draw = Callable[[int], np.ndarray]  # so many independent samples of the sum
 
 
 def trace(
@@ -27,11 +29,12 @@ def trace(
 ) -> Estimate:
     """tr A = E[v'Av] for independent signs v; stops when the standard error of the mean is below rtol of it.
 
-    An operator that knows its trace is asked first; a small matrix is summed up. Where plain probes (Hutchinson 1989)
-    would be many, and the images of a pilot show that few directions carry the matrix, these directions Q are summed
-    exactly and only the rest is sampled: tr A = tr Q'AQ + E[v'(I−QQ')A(I−QQ')v], with probes that are independent of Q,
-    hence without bias (Meyer, Musco, Musco, Woodruff 2021; the size of Q adapts as in Persson, Cortinovis, Kressner
-    2022). `memory` limits the size of Q.
+    An operator that knows its trace is asked first; a small matrix is summed up. One that is a mean over samples, A =
+    ⟨A_i⟩, may know how to give each sample signs of its own, ⟨v_i'A_i v_i⟩: the price is the same, and the spread that
+    of many probes. Where plain probes (Hutchinson 1989) would be many, and the images of a pilot show that few
+    directions carry the matrix, these directions Q are summed exactly and only the rest is sampled: tr A = tr Q'AQ +
+    E[v'(I−QQ')A(I−QQ')v], with probes that are independent of Q, hence without bias (Meyer, Musco, Musco, Woodruff
+    2021; the size of Q adapts as in Persson, Cortinovis, Kressner 2022). `memory` limits the size of Q.
 
     A trace that cancels to almost zero cannot be had to a relative precision: the status then says what was reached.
 
@@ -129,20 +132,22 @@ class _Sampler:
         """The sum, by the way that is predicted to be the cheapest."""
         if self.matrix.num_rows <= min(SMALL, self.limit):
             return self._summed()
+        if self.goal is TRACE and self.matrix.knows_samples:
+            return self._sampled(np.zeros(0), 0.0, partial(self.matrix.trace_samples, stream=self.stream))
         images, samples = self._pilot()
         plain = max(0.0, self._needed(*mean_and_error(samples), len(samples)) - len(samples))
         deflated = len(samples) + max(MIN_SAMPLES, _unexplained(images) * plain)
         if self.matrix.num_rows <= min(plain, deflated, self._left):
             return self._summed()
         if plain <= deflated or deflated > self._left:
-            return self._sampled(samples, 0.0, None)
+            return self._sampled(samples, 0.0, partial(self._plain, None))
         directions = torch.linalg.qr(images).Q
         images = self.matrix.apply(directions)
         if self.goal.deepened and 2 * len(samples) <= min(self.max_sketch, self._left):
             further = torch.linalg.qr(torch.cat([directions, images], 1)).Q[:, len(samples) :]
             directions = torch.cat([directions, further], 1)
             images = torch.cat([images, self.matrix.apply(further)], 1)
-        return self._sampled(np.zeros(0), self.goal.within(directions, images), directions)
+        return self._sampled(np.zeros(0), self.goal.within(directions, images), partial(self._plain, directions))
 
     def _pilot(self) -> tuple[Tensor, np.ndarray]:
         """Images (n, k) and samples of k probes; more of them as long as that promises to save more than it costs."""
@@ -171,30 +176,33 @@ class _Sampler:
             images = images - directions @ (directions.T @ images)
         return images, self.goal.form(columns, images).cpu().numpy()
 
-    def _sampled(self, first: np.ndarray, exact: float, directions: Tensor | None) -> Estimate:
+    def _plain(self, directions: Tensor | None, number: int) -> np.ndarray:
+        return self._draw(number, self.stream, directions)[1]
+
+    def _sampled(self, first: np.ndarray, exact: float, draw: Draw) -> Estimate:
         """Independent samples until the error bar is short enough.
 
         Stopping where the spread happens to look small favours small values, since mean and spread of a skew quantity
         go together. So the first samples suffice only if they are far better than needed; otherwise at least as many
         again follow, in few rounds with some reserve.
         """
-        samples = first if len(first) else self._more(first, MIN_SAMPLES, directions)
+        samples = first if len(first) else self._more(first, MIN_SAMPLES, draw)
         needed = self._needed(*self._reading(samples, exact), len(samples))
         if 2 * needed > len(samples):
-            samples = self._more(samples, math.ceil(min(max(1.2 * needed, 2 * MIN_SAMPLES), self.limit)), directions)
+            samples = self._more(samples, math.ceil(min(max(1.2 * needed, 2 * MIN_SAMPLES), self.limit)), draw)
         while (needed := self._enough(samples, exact)) > len(samples) and self._left > 0:
             goal = math.ceil(min(1.2 * needed, 4 * len(samples)))
-            samples = self._more(samples, goal, directions)
+            samples = self._more(samples, goal, draw)
         value, error = self._reading(samples, exact)
         reached = self._needed(value, error, len(samples)) <= len(samples)
         status = Status() if reached else missed(self.rtol, value, error, self.matrix.products)
         return Estimate(value, error, "standard error", "random vectors", self.matrix.products, status=status)
 
-    def _more(self, samples: np.ndarray, goal: int, directions: Tensor | None) -> np.ndarray:
+    def _more(self, samples: np.ndarray, goal: int, draw: Draw) -> np.ndarray:
         """The samples filled up to the goal, or as far as the budget goes."""
         missing = min(goal - len(samples), self._left)
         while missing > 0:
-            _, block = self._draw(min(BLOCK, missing), self.stream, directions)
+            block = draw(min(BLOCK, missing))
             samples, missing = np.concatenate([samples, block]), missing - len(block)
         return samples
 

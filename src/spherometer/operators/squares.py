@@ -20,6 +20,7 @@ from torch.nn import functional
 from spherometer.operators.recorder import CONVOLUTIONS, NORMALISATIONS, Recorder, Use
 
 NUM_ENTRIES = 2**25  # of a temporary tensor
+Signs = Callable[[Sequence[int]], Tensor]  # independent ±1 of a shape
 
 
 class Layer(ABC):
@@ -44,6 +45,14 @@ class Layer(ABC):
     @abstractmethod
     def _bias_gradients(self, gradient: Tensor) -> Tensor:
         """Gradient (n, size) of the bias for each sample."""
+
+    def nudge(self, signs: Signs) -> Tensor | None:  # noqa: ARG002
+        """What the output changes by when every sample changes the parameters by signs of its own.
+
+        It has E[uu'] = Σ_j (∂y/∂θ_j)(∂y/∂θ_j)' for each sample, so that E[u'(∂²l/∂y²)u] is the trace over these θ. None
+        where there is no such form.
+        """
+        return None
 
     def norms(self, gradient: Tensor) -> Iterator[tuple[int, Tensor]]:
         """Squared norm (n,) of each sample's gradient, by parameter."""
@@ -78,6 +87,29 @@ class MatrixLayer(Layer):
         super().__init__(use, weight, bias)
         self._sides = sides  # (output gradient, samples) -> left (n, G, T, o), right (n, G, T, i)
         self._channel = -1 if use.function is functional.linear else 1
+        self._transposed = CONVOLUTIONS.get(use.function, (0, False))[1]
+        self._result = use.output.detach()
+
+    def nudge(self, signs: Signs) -> Tensor | None:
+        """(Σ_i z_i a_ti) ε_o for signs z, ε of the sample: for a single place t the length of a is exact, without z."""
+        if self._transposed:
+            return None
+        parts = [self._nudged(left, right, signs) for left, right in self._chunks(self._result)]
+        moved = torch.cat(parts).transpose(2, 3)  # (n, G, o, T)
+        if self._channel == -1:
+            return moved.flatten(1, 2).transpose(1, 2).reshape(self._result.shape)
+        return moved.reshape(self._result.shape)
+
+    def _nudged(self, left: Tensor, right: Tensor, signs: Signs) -> Tensor:
+        num, groups, places, height = left.shape
+        steps = signs((num, groups, 1, height))
+        if places == 1:
+            lengths = right.square().sum(3, keepdim=True) * (self.weight is not None) + (self.bias is not None)
+            return lengths.sqrt() * steps
+        moved = left.new_zeros(left.shape)
+        if self.weight is not None:
+            moved = moved + (right @ signs((num, groups, right.shape[3], 1))) * steps
+        return moved + signs((num, groups, 1, height)) if self.bias is not None else moved
 
     def _weight_norms(self, gradient: Tensor) -> Tensor:
         return torch.cat([_outer_norms(left, right) for left, right in self._chunks(gradient)])
@@ -107,6 +139,20 @@ class ScaleLayer(Layer):
     def __init__(self, use: Use, weight: int | None, bias: int | None, normalised: Tensor, size: int) -> None:
         super().__init__(use, weight, bias)
         self._normalised, self._size = normalised, size  # the trailing `size` axes are scaled; 0: the channel axis
+
+    def nudge(self, signs: Signs) -> Tensor | None:
+        """ε x̂ for the scale and ε' for the shift, the same at every place of a sample."""
+        moved = torch.zeros_like(self._normalised)
+        if self.weight is not None:
+            moved = moved + self._normalised * self._spread(signs)
+        return moved + self._spread(signs) if self.bias is not None else moved
+
+    def _spread(self, signs: Signs) -> Tensor:
+        """One sign for each sample and each entry of a parameter, over all places."""
+        shape = self._normalised.shape
+        if self._size == 0:
+            return signs((shape[0], shape[1], *(1 for _ in shape[2:])))
+        return signs((shape[0], *(1 for _ in shape[1 : -self._size]), *shape[-self._size :]))
 
     def _weight_norms(self, gradient: Tensor) -> Tensor:
         return self._summed(gradient * self._normalised).square().sum(1)
