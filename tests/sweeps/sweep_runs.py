@@ -45,6 +45,18 @@ def end_early(settings: dict[str, Any], folder: Path) -> None:
     """Return without a word."""
 
 
+def leave_a_child(settings: dict[str, Any], folder: Path) -> None:
+    """Die and leave a child behind that holds on to all that was open."""
+    child = os.fork()
+    if child == 0:
+        note(folder, "child.txt")
+        time.sleep(60)
+        os._exit(0)
+    while not count(folder, "child.txt"):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def threads(settings: dict[str, Any], folder: Path) -> None:
     """Write down how many threads torch has, and the process."""
     import torch

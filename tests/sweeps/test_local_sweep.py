@@ -111,6 +111,16 @@ def test_a_worker_killed_from_outside_is_replaced(tmp_path):
     assert [values(one, tmp_path) for one in jobs] == [list(range(30)), list(range(1, 31))]
 
 
+def test_a_worker_is_missed_though_its_children_live_on(tmp_path):
+    one = Job("sweep_runs:leave_a_child")
+    (outcome,) = sweep([one], tmp_path, retries=0)
+    child = int((one.folder(tmp_path) / "child.txt").read_text())
+    assert alive(child)
+    os.kill(child, signal.SIGKILL)
+    assert outcome.state == "failed"
+    assert "SIGKILL" in outcome.message
+
+
 def test_two_sweeps_on_one_root_do_each_run_once(tmp_path):
     jobs = [job(number, rows=4, seconds=0.1) for number in range(8)]
     found = {}

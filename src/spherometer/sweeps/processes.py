@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -9,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 
 from spherometer.sweeps.attempt import Attempt, crashed
@@ -18,6 +19,7 @@ from spherometer.sweeps.jobs import Job
 from spherometer.sweeps.outcomes import SweepError
 from spherometer.sweeps.worker import READY, work
 
+HEARTBEAT = 1.0  # seconds between two looks at who lives: children of a dead worker may hold its link open
 MAX_STILLBORN = 3  # workers in a row that may die before they are ready
 
 
@@ -57,13 +59,12 @@ class Processes:
 
     def wait(self, timeout: float | None) -> list[tuple[Job, Attempt]]:
         """Attempts that have ended, those included whose worker has died."""
-        until = None if timeout is None else time.monotonic() + timeout
+        until = math.inf if timeout is None else time.monotonic() + timeout
         while self._workers:
-            left = None if until is None else max(0.0, until - time.monotonic())
-            ready = set(wait([thing for worker in self._workers for thing in worker.signs], left))
-            heard = [worker for worker in self._workers if ready.intersection(worker.signs)]
-            ended = [pair for worker in heard for pair in self._listen(worker)]
-            if ended or not heard:
+            left = max(0.0, min(HEARTBEAT, until - time.monotonic()))
+            ready = set(wait([worker.link for worker in self._workers], left))
+            ended = [pair for worker in list(self._workers) for pair in self._listen(worker, worker.link in ready)]
+            if ended or time.monotonic() >= until:
                 return ended
         return []
 
@@ -74,16 +75,16 @@ class Processes:
             worker.dismiss()
         _end(worker.process for worker in workers)
 
-    def _listen(self, worker: _Worker) -> list[tuple[Job, Attempt]]:
+    def _listen(self, worker: _Worker, heard: bool) -> list[tuple[Job, Attempt]]:
         try:
-            while worker.link.poll():
+            while heard and worker.link.poll():
                 word = worker.link.recv()
                 if word != READY:
                     return [worker.take(word)]
                 worker.ready, self._stillborn = True, 0
         except (EOFError, OSError):
             return self._bury(worker)
-        return []
+        return [] if worker.process.is_alive() else self._bury(worker)
 
     def _bury(self, worker: _Worker) -> list[tuple[Job, Attempt]]:
         self._workers.remove(worker)
@@ -117,11 +118,6 @@ class _Worker:
         theirs.close()
         self.job: Job | None = None
         self.ready, self.began = False, 0.0
-
-    @property
-    def signs(self) -> tuple[Connection, int]:
-        """What becomes ready when there is news."""
-        return self.link, self.process.sentinel
 
     def give(self, job: Job) -> None:
         self.job, self.began = job, time.monotonic()
@@ -166,5 +162,5 @@ def _reason(code: int) -> str:
     if code == -signal.SIGKILL:
         return "was killed (SIGKILL): by somebody, or by the system because memory ran out"
     if code < 0:
-        return f"was killed ({signal.Signals(-code).name})"
+        return f"was killed by signal {-code} ({signal.strsignal(-code)})"
     return f"ended with exit code {code}"

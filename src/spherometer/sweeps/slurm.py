@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,8 +40,8 @@ class Slurm:
     """Arrays of SLURM jobs, a run each; they go on when the sweep that sent them has died.
 
     Args:
-        parameters: those of `submitit.AutoExecutor.update_parameters`, and "cluster": "slurm" unless told otherwise,
-            "local" or "debug" to try without SLURM.
+        parameters: those of `submitit.AutoExecutor.update_parameters`, whose prefix slurm_ may be left out; and
+            "cluster": "slurm" unless told otherwise, "local" or "debug" to try without SLURM.
     """
 
     def __init__(self, root: Path, parameters: Mapping[str, Any]) -> None:
@@ -48,11 +49,13 @@ class Slurm:
         cluster, self._root = chosen.pop("cluster", "slurm"), root
         try:
             self._executor = submitit.AutoExecutor(folder=root / "slurm" / "%j", cluster=cluster)
-            self._executor.update_parameters(**chosen)
+            with warnings.catch_warnings(action="ignore"):  # of names without their prefix slurm_, which it adds
+                self._executor.update_parameters(**chosen)
         except (RuntimeError, ValueError, NameError, TypeError) as error:
             raise SweepError(f"submitit cannot send jobs ({one_line(error)})") from error
         self._errand = Errand(root, import_paths(), chosen.get("cpus_per_task", 1))
-        self._side_by_side: int | None = chosen.get("slurm_array_parallelism")
+        chosen |= {name.removeprefix("slurm_"): value for name, value in chosen.items()}
+        self._side_by_side: int | None = chosen.get("array_parallelism")
         self._tasks: dict[Job, tuple[Any, float]] = {}
 
     @property
