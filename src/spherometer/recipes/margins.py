@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from spherometer.recipes.results import Results
 
 Reduce = Callable[[np.ndarray], Any]
+Labels = Mapping[str, Any]
 Quantity = str | Callable[..., Sequence[float]]  # a name of rows, or (results, **labels) -> one number for each seed
 
 
@@ -52,24 +53,42 @@ def rising(results: Results, name: Quantity, *, over: str, how: Reduce = last, *
 
 
 def smaller(
-    results: Results, name: Quantity, *, here: dict[str, Any], there: dict[str, Any], how: Reduce = last
+    results: Results, name: Quantity, *, here: Labels, there: Labels, how: Reduce = last, **labels: Any
 ) -> list[float]:
     """For "Y is smaller here than there": ln(Y there / Y here), seed by seed."""
-    return _paired(np.log(numbers(results, name, how, **there)), np.log(numbers(results, name, how, **here)))
+    near, far = (numbers(results, name, how, **chosen, **labels) for chosen in (here, there))
+    return _paired(np.log(far), np.log(near))
 
 
 def larger(
-    results: Results, name: Quantity, *, here: dict[str, Any], there: dict[str, Any], how: Reduce = last
+    results: Results, name: Quantity, *, here: Labels, there: Labels, how: Reduce = last, **labels: Any
 ) -> list[float]:
     """For "Y is larger here than there": ln(Y here / Y there), seed by seed."""
-    return smaller(results, name, here=there, there=here, how=how)
+    return smaller(results, name, here=there, there=here, how=how, **labels)
 
 
 def above(
-    results: Results, name: Quantity, *, here: dict[str, Any], there: dict[str, Any], how: Reduce = last
+    results: Results, name: Quantity, *, here: Labels, there: Labels, how: Reduce = last, **labels: Any
 ) -> list[float]:
     """For quantities on a plain scale, such as accuracies: Y here minus Y there, seed by seed."""
-    return _paired(numbers(results, name, how, **here), numbers(results, name, how, **there))
+    near, far = (numbers(results, name, how, **chosen, **labels) for chosen in (here, there))
+    return _paired(near, far)
+
+
+def averaged(
+    margin: Callable[..., Sequence[float]], over: str, levels: Sequence[Any] | None = None
+) -> Callable[[Results], list[float]]:
+    """The mean of a margin over the values of another label, all or some, seed by seed.
+
+    Example:
+        >>> averaged(partial(falling, name="final_sharpness", over="rate"), "batch")
+    """
+
+    def mean(results: Results) -> list[float]:
+        chosen = results.values(over) if levels is None else levels
+        return list(np.mean([margin(results, **{over: level}) for level in chosen], axis=0))
+
+    return mean
 
 
 def _paired(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray) -> list[float]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
 from spherometer.figures.panels import Panels
 from spherometer.recipes.claims import Claim
 from spherometer.recipes.ends import gap, label_panel
-from spherometer.recipes.margins import Quantity, falling, levels_of, rising
+from spherometer.recipes.margins import Quantity, averaged, falling, rising
 from spherometer.recipes.papers.a_networks import (
     JACOBIAN,
     NAMES,
@@ -40,7 +40,7 @@ def learning_rate(scale: Scale, *, network: str = "resnet18", data: str = "cifar
         claims=[
             Claim(
                 f"a larger learning rate gives a smaller {name}",
-                _mean_over("batch", falling, quantity, "rate"),
+                averaged(partial(falling, name=quantity, over="rate"), "batch"),
                 unit=f"ln of the factor from {rates[0]:g} to {rates[-1]:g}, mean over batch sizes",
                 source="A-F3, A-F12 .. A-F15",
             )
@@ -70,7 +70,7 @@ def batch_size(scale: Scale, *, network: str = "resnet18", data: str = "cifar10"
             *(
                 Claim(
                     f"at the smaller learning rates a larger batch gives a larger {name}",
-                    _mean_over("rate", rising, quantity, "batch", slow),
+                    averaged(partial(rising, name=quantity, over="batch"), "rate", slow),
                     unit=f"{unit}, mean over learning rates",
                     source=source,
                 )
@@ -78,13 +78,15 @@ def batch_size(scale: Scale, *, network: str = "resnet18", data: str = "cifar10"
             ),
             Claim(
                 f"at the largest learning rate the Jacobian norm {'falls' if exception else 'rises'} with the batch",
-                _mean_over("rate", falling if exception else rising, f"final_{JACOBIAN}", "batch", [fast]),
+                averaged(
+                    partial(falling if exception else rising, name=f"final_{JACOBIAN}", over="batch"), "rate", [fast]
+                ),
                 unit=unit,
                 source=source,
             ),
             Claim(
                 "at the largest learning rate the gap rises with the batch",
-                _mean_over("rate", rising, gap, "batch", [fast]),
+                averaged(partial(rising, name=gap, over="batch"), "rate", [fast]),
                 unit=unit,
                 source=source,
             ),
@@ -117,19 +119,6 @@ def _run(scale: Scale, network: str, data: str, rate: float, batch: int, seed: i
             "measure_num": at_scale(scale, smoke=100, laptop=200, paper=2000),
         },
     )
-
-
-def _mean_over(
-    label: str, margin: Callable[..., list[float]], quantity: Quantity, over: str, levels: Any = None
-) -> Callable[[Results], list[float]]:
-    """The mean of a margin over the values of another label, seed by seed."""
-
-    def margins(results: Results) -> list[float]:
-        chosen = levels_of(results, label) if levels is None else levels
-        table = [margin(results, quantity, over=over, **{label: level}) for level in chosen]
-        return [sum(column) / len(chosen) for column in zip(*table, strict=True)]
-
-    return margins
 
 
 def _figure(results: Results, over: str, x_label: str, label: str, words: str, levels: Any) -> Panels:

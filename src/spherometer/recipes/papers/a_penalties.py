@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from spherometer.figures.panels import Line, Panel, Panels
 from spherometer.recipes.claims import Claim
 from spherometer.recipes.ends import gap, over_label
-from spherometer.recipes.margins import Quantity, falling, levels_of, numbers
+from spherometer.recipes.margins import Quantity, averaged, falling, levels_of, numbers
 from spherometer.recipes.papers.a_networks import JACOBIAN, NAMES, SHARPNESS, data_of, model_of, smaller_setting
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe
 from spherometer.recipes.results import Results, Run, training_run
@@ -40,7 +39,7 @@ def penalties(scale: Scale) -> Experiment:
             *(
                 Claim(
                     f"the {word} penalty lowers the {name}",
-                    partial(_mean_over_sets, partial(falling, name=quantity, over="coefficient", penalty=penalty)),
+                    averaged(partial(falling, name=quantity, over="coefficient", penalty=penalty), "data"),
                     unit="ln of the factor from no penalty to the largest coefficient",
                     source="A-F33",
                 )
@@ -50,7 +49,7 @@ def penalties(scale: Scale) -> Experiment:
             *(
                 Claim(
                     f"the {word} penalty brings the Jacobian norm nearer to that of the large learning rate",
-                    partial(_mean_over_sets, partial(_approach, penalty=penalty)),
+                    averaged(partial(_approach, penalty=penalty), "data"),
                     unit="distance of ln ‖J‖ without penalty − with the largest",
                     source="A-F33",
                 )
@@ -107,10 +106,6 @@ def _approach(results: Results, *, penalty: str, data: str) -> list[float]:
 def _ends(results: Results, penalty: str) -> tuple[float, float]:
     levels = levels_of(results, "coefficient", penalty=penalty)
     return levels[0], levels[-1]
-
-
-def _mean_over_sets(margins: Callable[..., list[float]], results: Results) -> list[float]:
-    return list(np.mean([margins(results, data=data) for data in results.values("data")], axis=0))
 
 
 def _figure(results: Results) -> Panels:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from spherometer.figures.panels import Panels
 from spherometer.recipes.claims import Claim, Correlation, Stronger
 from spherometer.recipes.ends import gap, label_panel
-from spherometer.recipes.margins import Quantity, falling, levels_of, numbers, smaller
+from spherometer.recipes.margins import Quantity, averaged, falling, levels_of, numbers, smaller
 from spherometer.recipes.papers.a_networks import (
     GAUSS_NEWTON,
     JACOBIAN,
@@ -66,7 +66,7 @@ def regularisers(scale: Scale) -> Experiment:
     grid, rates, runs = _runs(scale, "resnet18", "cifar10", batchnorm=True)
     return Experiment(
         runs=runs,
-        claims=[*_at_first(grid, rates), *_sharpness_claims(grid, rates)],
+        claims=[*_at_first(grid), *_sharpness_claims(grid)],
         figure=lambda results: _figure(results, MAIN, rates),
         departures=_departures(scale, "resnet18", "cifar10", batchnorm=True),
     )
@@ -166,12 +166,14 @@ def _given(scale: Scale, technique: str, strength: float) -> dict[str, dict[str,
     }[technique]
 
 
-def _at_first(grid: dict[str, Any], rates: tuple[float, ...]) -> list[Claim]:
+def _at_first(grid: dict[str, Any]) -> list[Claim]:
     """Each technique lowers Jacobian norm and gap at its smallest strength."""
     return [
         Claim(
             f"{technique} at {SYMBOLS[technique]} = {strengths[1]:g} lowers the {name}",
-            _over_rates(rates, _first_step(technique, strengths, MAIN[name])),
+            averaged(
+                partial(smaller, name=MAIN[name], here=_at(technique, strengths[1]), there=_at(technique, 0.0)), "rate"
+            ),
             unit="ln of the factor to no regularisation, mean over learning rates",
             source="A-F5; 5.3 item 12",
         )
@@ -180,15 +182,11 @@ def _at_first(grid: dict[str, Any], rates: tuple[float, ...]) -> list[Claim]:
     ]
 
 
-def _first_step(technique: str, strengths: tuple[float, ...], quantity: Quantity) -> Callable[..., list[float]]:
-    def margins(results: Results, rate: float) -> list[float]:
-        none, some = ({"technique": technique, "strength": strength, "rate": rate} for strength in strengths[:2])
-        return smaller(results, quantity, here=some, there=none)
-
-    return margins
+def _at(technique: str, strength: float) -> dict[str, Any]:
+    return {"technique": technique, "strength": strength}
 
 
-def _sharpness_claims(grid: dict[str, Any], rates: tuple[float, ...]) -> list[Claim]:
+def _sharpness_claims(grid: dict[str, Any]) -> list[Claim]:
     def fall(results: Results, technique: str, rate: float) -> np.ndarray:
         return np.array(falling(results, SHARPNESS, over="strength", technique=technique, rate=rate))
 
@@ -200,24 +198,17 @@ def _sharpness_claims(grid: dict[str, Any], rates: tuple[float, ...]) -> list[Cl
     return [
         Claim(
             "SAM lowers the sharpness",
-            _over_rates(rates, lambda results, rate: list(fall(results, "SAM", rate))),
+            averaged(partial(falling, name=SHARPNESS, over="strength", technique="SAM"), "rate"),
             unit=unit,
             source="A-F5; 5.3 item 12",
         ),
         Claim(
             "SAM lowers the sharpness more than each other technique",
-            _over_rates(rates, beyond),
+            averaged(beyond, "rate"),
             unit=unit,
             source="A-F5; 5.3 item 12",
         ),
     ]
-
-
-def _over_rates(rates: tuple[float, ...], margins: Callable[..., list[float]]) -> Callable[[Results], list[float]]:
-    def mean(results: Results) -> list[float]:
-        return list(np.mean([margins(results, rate) for rate in rates], axis=0))
-
-    return mean
 
 
 def _each(results: Results, quantity: Quantity) -> np.ndarray:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 from spherometer.figures.panels import Panels
 from spherometer.recipes.claims import Claim, Correlation
 from spherometer.recipes.ends import gap, label_panel
-from spherometer.recipes.margins import Quantity, larger, numbers, smaller
+from spherometer.recipes.margins import Quantity, averaged, larger, numbers, smaller
 from spherometer.recipes.papers.a_networks import JACOBIAN, SHARPNESS, SOFTMAXED, data_of, model_of, smaller_setting
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe
 from spherometer.recipes.results import Results, Run, training_run
@@ -28,20 +30,11 @@ def weight_decay(scale: Scale) -> Experiment:
     seeds = range(at_scale(scale, smoke=2, laptop=4, paper=5))
     none, most = {"weight_decay": 0.0}, {"weight_decay": decays[-1]}
 
-    def mean_over_rates(compare: object, quantity: Quantity) -> object:
-        def margins(results: Results) -> list[float]:
-            table = [
-                compare(results, quantity, here=none | {"rate": rate}, there=most | {"rate": rate})  # type: ignore[operator]
-                for rate in rates
-            ]
-            return [sum(column) / len(rates) for column in zip(*table, strict=True)]
-
-        return margins
-
-    def claim(sentence: str, compare: object, quantity: Quantity) -> Claim:
+    def claim(sentence: str, compare: Callable[..., list[float]], quantity: Quantity) -> Claim:
         source = "A-F2; 5.3 item 4"
         unit = f"ln of the factor between weight decay 0 and {decays[-1]:g}, mean over learning rates"
-        return Claim(sentence, mean_over_rates(compare, quantity), unit=unit, source=source)  # type: ignore[arg-type]
+        margins = averaged(partial(compare, name=quantity, here=none, there=most), "rate")
+        return Claim(sentence, margins, unit=unit, source=source)
 
     return Experiment(
         runs=[_run(scale, *chosen) for chosen in product(decays, rates, seeds)],
