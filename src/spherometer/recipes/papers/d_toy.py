@@ -19,9 +19,10 @@ from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe
 from spherometer.recipes.results import Results, Run
 from spherometer.records import RunWriter
 from spherometer.sweeps import Job
+from spherometer.theory import DeepLinear, TwoWeights
 
 INPUT = 0.7  # X of the deep linear network
-SIZES = (5, 8, 3)  # of the random networks that grow
+SIZES, SAMPLES = (5, 8, 3), 20  # of the random networks that grow
 ROUNDING = 1e-9
 LOW_LOSS = 1e-4  # below which flatness must follow from small loss
 
@@ -99,23 +100,15 @@ def perform(settings: Mapping[str, Any], folder: Path) -> None:
 
 
 def _linear(points: int, seed: int) -> list[dict[str, float]]:  # noqa: ARG001
-    """L = exp(w1 w2 w3 X) at w = s(1, −1, 1); T17."""
+    """L = exp(w1 w2 w3 X) at w = s(1, −1, 1): the Hessian by differentiation against the closed form; T17."""
     rows = []
-    for scale in np.linspace(1.0, 4.0, points):
+    for scale in np.linspace(1.0, 4.0, points).tolist():
         weights = scale * torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64)
         matrix, loss = _hessian(lambda w: torch.exp(w.prod() * INPUT), weights)
         values = torch.linalg.eigvalsh(matrix)
-        products = weights.prod() / weights
-        formula = INPUT**2 * loss * float(products.square().sum())
-        trace = float(values.sum())
-        rows.append(
-            {
-                "scale": float(scale),
-                "loss": loss,
-                "share": float(values[-1]) / trace,
-                "trace_over_formula": trace / formula,
-            }
-        )
+        trace, formula = float(values.sum()), DeepLinear((scale, -scale, scale), INPUT).trace
+        share = float(values[-1]) / trace
+        rows.append({"scale": scale, "loss": loss, "share": share, "trace_over_formula": trace / formula})
     return rows
 
 
@@ -123,34 +116,38 @@ def _growing(points: int, seed: int) -> list[dict[str, float]]:
     """A random ReLU network on samples that it separates itself, all weights times a factor; T18."""
     stream = torch.Generator().manual_seed(seed)
     inputs, hidden, outputs = SIZES
-    x = torch.randn(20, inputs, dtype=torch.float64, generator=stream)
     weights = torch.randn(hidden * inputs + outputs * hidden, dtype=torch.float64, generator=stream) / hidden**0.5
+    drawn = torch.randn(2 * SAMPLES, inputs, dtype=torch.float64, generator=stream)
 
-    def logits(w: Tensor) -> Tensor:
+    def logits(w: Tensor, x: Tensor) -> Tensor:
         first, second = w.split([hidden * inputs, outputs * hidden])
         return functional.relu(x @ first.view(hidden, inputs).T) @ second.view(outputs, hidden).T
 
-    labels = logits(weights).argmax(1)
-    top = logits(weights).sort(1, descending=True).values
-    margin = float((top[:, 0] - top[:, 1]).min())  # the loss at scale s is about exp(−s² margin)
+    best, second = logits(weights, drawn).topk(2, dim=1).values.T
+    margins, chosen = (best - second).topk(SAMPLES)  # those it separates best
+    samples = drawn[chosen]
+    labels = logits(weights, samples).argmax(1)
     rows = []
-    for reach in np.geomspace(0.05, 25.0, points):
-        grown = weights * (reach / margin) ** 0.5
-        matrix, loss = _hessian(lambda w: functional.cross_entropy(logits(w), labels), grown)
-        rows.append({"margin": float(reach), "loss": loss, "sharpness": float(torch.linalg.eigvalsh(matrix)[-1])})
+    for margin in np.geomspace(0.05, 25.0, points).tolist():
+        grown = weights * (margin / float(margins.min())) ** 0.5  # both layers grow, margins with their square
+        matrix, loss = _hessian(lambda w: functional.cross_entropy(logits(w, samples), labels), grown)
+        rows.append({"margin": margin, "loss": loss, "sharpness": float(torch.linalg.eigvalsh(matrix)[-1])})
     return rows
 
 
 def _balance(points: int, seed: int) -> list[dict[str, float]]:  # noqa: ARG001
     """z = w1 w2 = K in balance and with w1 = e^K, logistic loss; D-e4."""
     rows = []
-    for reach in np.linspace(0.5, 20.0, points):
-        row = {"margin": float(reach)}
-        for name, first in (("unbalanced", exp(reach)), ("balanced", reach**0.5)):
-            weights = torch.tensor([first, reach / first], dtype=torch.float64)
-            matrix, row["loss"] = _hessian(lambda w: functional.softplus(-w.prod(), threshold=1e9), weights)
-            row[f"{name}_sharpness"] = float(torch.linalg.eigvalsh(matrix)[-1])
-        rows.append(row)
+    for margin in np.linspace(0.5, 20.0, points).tolist():
+        even, odd = TwoWeights.of_margin(margin), TwoWeights(exp(margin), margin * exp(-margin))
+        rows.append(
+            {
+                "margin": margin,
+                "loss": even.loss,
+                "balanced_sharpness": even.sharpness,
+                "unbalanced_sharpness": odd.sharpness,
+            }
+        )
     return rows
 
 
