@@ -80,10 +80,14 @@ def perform(settings: Mapping[str, Any], folder: Path) -> None:
     """The run function: build one model, measure it, write two numbers."""
     model, inputs, targets = _subject(settings)
     with RunWriter(folder, settings=settings, seed=settings["seed"], title=settings["model"], resume=True) as run:
-        problem = Problem(nn.Sequential(model, nn.Sigmoid()), HalfSquaredError(), (inputs, targets))
+        function = nn.Sequential(model, nn.Sigmoid())
         sharpness = f"sampled_adaptive_sharpness:rho={RHO}:num={settings['draws']}"
-        found = measure(problem, [sharpness, SENSITIVITY], seed=settings["seed"])
-        values = {SHARPNESS: found[sharpness].estimate, SENSITIVITY: found[SENSITIVITY].estimate}
+        problem = Problem(function, HalfSquaredError(), (inputs, targets))
+        apart = Problem(function, HalfSquaredError(), (inputs, torch.zeros_like(targets)))  # MLS knows no targets
+        values = {
+            SHARPNESS: measure(problem, [sharpness], seed=settings["seed"])[sharpness].estimate,
+            SENSITIVITY: measure(apart, [SENSITIVITY], seed=settings["seed"])[SENSITIVITY].estimate,
+        }
         run.write(0, {**values, "parameters": sum(weight.numel() for weight in model.parameters())})
 
 
