@@ -38,9 +38,7 @@ def test_every_recipe_can_be_planned(scale):
 def test_a_variant_is_its_parent_with_what_differs():
     first, sixth, seventh = (find_recipe(name) for name in ("A-F1", "A-F6", "A-F7"))
     assert {run.job.key for run in first.at("laptop").runs} == {run.job.key for run in sixth.at("laptop").runs}
-    assert {run.job.key for run in first.at("laptop").runs}.isdisjoint(
-        run.job.key for run in seventh.at("laptop").runs
-    )
+    assert {run.job.key for run in first.at("laptop").runs}.isdisjoint(run.job.key for run in seventh.at("laptop").runs)
 
 
 def test_wrong_names_get_one_line():

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from spherometer.records import RunWriter
 from spherometer.recipes.margins import above, falling, larger, rising, smaller
 from spherometer.recipes.results import Results, Run, training_run
+from spherometer.records import RunWriter
 from spherometer.sweeps import Job
 
 

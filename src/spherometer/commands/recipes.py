@@ -59,7 +59,7 @@ def _states(recipe: Recipe, out: Path) -> dict[str, str]:
     from spherometer.recipes import SCALES
     from spherometer.recipes.result import RecipeResult
 
-    found = {}
+    found: dict[str, str] = {}
     for scale in SCALES:
         path = out / "recipes" / f"{recipe.id}.{scale}" / "result.json"
         if path.exists():

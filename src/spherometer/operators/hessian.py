@@ -101,15 +101,16 @@ def _forms(loss: Tensor, layers: Sequence[Layer], number: int, signs: Signs) -> 
     slopes = torch.autograd.grad(loss, outputs, create_graph=True, materialize_grads=True)
     curved = [k for k, slope in enumerate(slopes) if slope.requires_grad]
     for _ in range(number):
-        nudges = [layer.nudge(signs) for layer in layers]
+        nudges = [nudge for layer in layers if (nudge := layer.nudge(signs)) is not None]
         if not curved:
             yield loss.new_zeros((), dtype=torch.float64)
             continue
         changes = torch.autograd.grad(
             [slopes[k] for k in curved],
             outputs,
-            [nudges[k] for k in curved],  # type: ignore[misc]
+            [nudges[k] for k in curved],
             retain_graph=True,
             materialize_grads=True,
         )
-        yield sum(((nudge * change).sum(dtype=torch.float64) for nudge, change in zip(nudges, changes, strict=True)))  # type: ignore[misc]
+        forms = [(nudge * change).sum(dtype=torch.float64) for nudge, change in zip(nudges, changes, strict=True)]
+        yield torch.stack(forms).sum()

@@ -72,7 +72,7 @@ class Recipe:
         """The experiment at a scale."""
         if scale not in SCALES:
             raise ValueError(f"no scale is called {scale!r}; {suggest(scale, SCALES)}")
-        return self.build(scale)  # type: ignore[arg-type]
+        return self.build(scale)
 
 
 _RECIPES: dict[str, Recipe] = {}

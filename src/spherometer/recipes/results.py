@@ -132,4 +132,5 @@ def _read(folder: Path) -> dict[tuple[str, str], Curve]:
     for row in reader.rows():
         _, step, name, part, value, *_ = row
         found.setdefault((name, part), []).append((step, nan if value is None else value))
-    return {key: tuple(np.array(sorted(points), dtype=float).T) for key, points in found.items()}  # type: ignore[misc]
+    tables = {key: np.array(sorted(points), dtype=float) for key, points in found.items()}
+    return {key: (table[:, 0], table[:, 1]) for key, table in tables.items()}

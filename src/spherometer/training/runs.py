@@ -151,7 +151,7 @@ def _robustness(parts: Assembly, model: nn.Module) -> dict[str, Any]:
     told = {"test_robust_accuracy": replace(found, seconds=0.0)}  # the same rows however long it took
     num = parts.settings.measurement.autoattack
     if num:
-        few = tuple(part[:num] for part in data)
+        few = data[0][:num], data[1][:num]
         strongest = AutoAttack(parts.settings.usual("radius"), wanted.norm)  # type: ignore[arg-type]
         found = robust_accuracy(model, few, strongest, seed=parts.settings.loop.seed)
         told["test_autoattack_accuracy"] = replace(found, seconds=0.0)

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
+
 STYLES = ("solid", "dashed", "dotted", "markers", "bars")
-Numbers = Sequence[float]
+Numbers = Sequence[float] | np.ndarray
 
 
 @dataclass(frozen=True)
