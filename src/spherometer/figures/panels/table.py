@@ -41,12 +41,12 @@ def _name(panel: Panel, x: float) -> str | float:
 
 
 def _cells(panel: HeatPanel) -> list[Row]:
-    low, high = (ends or [[None] * len(panel.columns)] * len(panel.rows) for ends in (panel.low, panel.high))
-    return [
-        ("cell", row, column, panel.matrix[i][j], low[i][j], high[i][j])
-        for i, row in enumerate(panel.rows)
-        for j, column in enumerate(panel.columns)
-    ]
+    rows: list[Row] = []
+    for i, row in enumerate(panel.rows):
+        for j, column in enumerate(panel.columns):
+            ends = (panel.low[i][j], panel.high[i][j]) if panel.low and panel.high else (None, None)
+            rows.append(("cell", row, column, panel.matrix[i][j], *ends))
+    return rows
 
 
 def _shown(entry: str | float | None) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from spherometer.figures.panels import Panels
+from spherometer.recipes.recipe import place
 from spherometer.recipes.result import RecipeResult
 
 
@@ -31,30 +31,22 @@ def read_results(folder: Path) -> tuple[list[Done], list[str]]:
         raise ValueError(f"{folder}: expected a folder of results, with recipes in it: make it by spherometer run")
     done: list[Done] = []
     troubles: list[str] = []
-    for place in sorted((path for path in shelf.iterdir() if path.is_dir()), key=lambda path: natural(path.name)):
+    for path in sorted(path for path in shelf.iterdir() if path.is_dir()):
         try:
-            result = RecipeResult.from_dict(_content(place / "result.json"))
+            result = RecipeResult.from_dict(_content(path / "result.json"))
         except ValueError as error:
-            troubles.append(f"{place.name}: {error}")
+            troubles.append(f"{path.name}: {error}")
             continue
         figure = None
         try:
-            figure = Panels.from_dict(_content(place / "figure.json"))
+            figure = Panels.from_dict(_content(path / "figure.json"))
         except ValueError as error:
-            troubles.append(f"{place.name}: {error}; the rest of it is shown")
+            troubles.append(f"{path.name}: {error}; the rest of it is shown")
         done.append(Done(result, figure))
     if not done:
         reason = f": {troubles[0]}" if troubles else ""
         raise ValueError(f"{folder}: no result to show{reason}")
-    return done, troubles
-
-
-def natural(name: str) -> list[tuple[int, str]]:
-    """A-F2 before A-F10."""
-    return [(int(part) if part.isdigit() else -1, part) for part in _PARTS.findall(name)]
-
-
-_PARTS = re.compile(r"[0-9]+|[^0-9]+")
+    return sorted(done, key=lambda one: (place(one.result.id), one.result.scale)), troubles
 
 
 def _content(path: Path) -> Any:
