@@ -43,7 +43,7 @@ def phase_run(scale: Scale, rate: float, batch: int, seed: int) -> Run:
 
 def usual_runs(scale: Scale) -> list[Run]:
     """B = 128, η = 0.01."""
-    return [phase_run(scale, rates(scale, RATES)[0], batches(scale, SIZES)[0], seed) for seed in seeds(scale, 5)]
+    return [phase_run(scale, rates(scale, RATES)[0], batches(scale, SIZES)[0], seed) for seed in seeds(scale)]
 
 
 @recipe(

@@ -60,9 +60,9 @@ def batches(scale: Scale, given: Sequence[int]) -> list[int]:
     return [size // SMALLER[scale] for size in given]
 
 
-def seeds(scale: Scale, laptop: int = 3) -> range:
+def seeds(scale: Scale) -> range:
     """Of each setting; the paper shows one run of each."""
-    return range(at_scale(scale, smoke=2, laptop=laptop, paper=3))
+    return range(at_scale(scale, smoke=2, laptop=3, paper=3))
 
 
 def plain_run(

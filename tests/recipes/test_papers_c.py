@@ -1,0 +1,242 @@
+"""The recipes of paper C: every id at every scale, shared runs, printed tables that add up, margins that can fail."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from spherometer.metrics.class_means import ClassMeans
+from spherometer.metrics.measure import bench_for
+from spherometer.metrics.registry import parse
+from spherometer.operators.logit_hessian import logit_hessian_eigenpairs, top_logit_eigenpair
+from spherometer.problems import Problem
+from spherometer.recipes import find_recipe, perform, recipes
+from spherometer.recipes.claims import judge
+from spherometer.recipes.papers import c_printed, c_tables
+from spherometer.recipes.papers.c_class_planes import on_plane
+from spherometer.recipes.papers.c_curves import (
+    end_of_regularisation,
+    log_correlation,
+    mean_within,
+    regularisation_period,
+    value_at,
+)
+from spherometer.recipes.papers.c_impurity import largest_probability
+from spherometer.recipes.papers.c_methods import error_reduction
+from spherometer.recipes.papers.c_proportional import edge_claims
+from spherometer.recipes.papers.c_trajectory import _turning
+from spherometer.recipes.results import Results, Run
+from spherometer.records import RunWriter
+from spherometer.sweeps import Job, sweep
+from spherometer.training.settings import Settings
+
+IDS = [f"C-F{k}" for k in range(1, 37)] + [f"C-T{k}" for k in range(1, 8)]
+
+
+def keys(name, scale="laptop"):
+    """The runs of a recipe by key."""
+    return {run.job.key for run in find_recipe(name).at(scale).runs}
+
+
+def made(root, labels, arrays=None, **rows):
+    """A run folder with rows at steps 0, 10, 20, ..."""
+    run = Run(labels, Job("nowhere:nothing", dict(labels)))
+    with RunWriter(run.job.folder(root)) as writer:
+        for place, values in enumerate(zip(*rows.values(), strict=True)):
+            writer.write(10 * place, dict(zip(rows, values, strict=True)))
+        for step, array in enumerate(arrays if arrays is not None else ()):
+            writer.write(step, arrays={"trajectory": array})
+    return run
+
+
+def test_all_figures_and_tables_are_there():
+    assert set(IDS) == {name for name in recipes() if name.startswith("C-")}
+
+
+@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("scale", ["smoke", "laptop", "paper"])
+def test_each_builds_at_each_scale(name, scale):
+    experiment = find_recipe(name).at(scale)
+    assert experiment.claims
+    assert experiment.departures
+    assert all(claim.source for claim in experiment.claims)
+    if scale == "smoke":
+        data = [run.job.settings.get("training", run.job.settings).get("data", {}) for run in experiment.runs]
+        assert all(told.get("data", "digits") == "digits" for told in data)
+
+
+def test_figures_share_their_runs():
+    assert keys("C-F4") == keys("C-F28")
+    assert len(keys("C-F4") & keys("C-F5")) == 3
+    assert keys("C-F2") == keys("C-F26")
+    assert keys("C-F1") == keys("C-F3") == keys("C-F12") == keys("C-F13") == keys("C-F14")
+    assert keys("C-F1") < keys("C-F15") == keys("C-F23")
+    assert keys("C-F8") == keys("C-F30") == keys("C-F10") == keys("C-F11") == keys("C-F32") == keys("C-F33")
+    assert keys("C-F8") < keys("C-F9") == keys("C-F31")
+    assert keys("C-F16") == keys("C-F22")
+    assert len(keys("C-F24") & keys("C-F19")) == 6
+    assert keys("C-F20") == keys("C-F25")
+    assert keys("C-T2") < keys("C-T7")
+    assert len(keys("C-F36") & keys("C-T1")) == 18
+
+
+def test_the_papers_own_settings():
+    told = find_recipe("C-F5").at("paper").runs
+    assert {(run.labels["rate"], run.labels["batch"]) for run in told} == {
+        (0.01, 128),
+        (0.02, 128),
+        (0.03, 128),
+        (0.01, 64),
+        (0.01, 32),
+    }
+    assert all(run.job.settings["model"]["model"] == "cnn6" for run in told)
+    (first, *_) = find_recipe("C-F26").at("paper").runs
+    assert first.job.settings["measurement"]["track_within"] == [0, 200, 1000, 1200, 4000, 4200]
+    every = {
+        run.labels["batch"]: run.job.settings["measurement"]["track_every"]
+        for run in find_recipe("C-F19").at("paper").runs
+    }
+    assert every == {512: 97, 128: 388, 32: 1552}
+
+
+def test_printed_error_reductions_add_up():
+    """ERR = 100 Δ/(100 − base), except where the paper is known to have it wrong (C-e10)."""
+    rows = [
+        (row[0], row[3], row[5])
+        for table in (c_printed.SIMPLE, c_printed.SIMPLE_WHOLE, c_printed.WIDE)
+        for row in table.values()
+    ]
+    rows += [(row[0], row[1], row[3]) for table in (c_printed.SEARCH, c_printed.SEARCH_WHOLE) for row in table.values()]
+    rows += [(base, entry[0], entry[2]) for base, entries in c_printed.RADII.values() for entry in entries.values()]
+    rows += [(c_printed.SECOND_BASE, entry[0], entry[2]) for entry in c_printed.SECOND.values()]
+    assert len(rows) == 54
+    wrong = []
+    for base, better, printed in rows:
+        first, second = (float(text.split()[0].rstrip("*")) for text in (base, better))
+        if abs(100 * (second - first) / (100 - first) - float(printed.split()[0])) > 0.011:
+            wrong.append(printed)
+    assert wrong == ["12.72 (12.53: C-e10)"]
+
+
+@pytest.mark.parametrize("table", [c_tables.table_three, c_tables.table_four])
+def test_tables_of_settings_are_ours(table):
+    entries = table()
+    assert len(entries) > 10
+    assert all(value == ours for _, value, ours in entries)
+    (wrong,) = judge(c_tables._experiment([("ρ", 2.0, 3.0)], "", []).claims, None)
+    assert wrong.answer == "fails"
+
+
+def test_the_end_of_the_regularisation_period():
+    steps = np.arange(0.0, 100.0, 10)
+    impurity = (steps, np.array([0.1, 0.2, 0.3, 0.32, 0.3, 0.24, 0.2, 0.1, 0.05, 0.02]))
+    assert end_of_regularisation(impurity) == 50
+    sharpness = (steps, np.array([1, 5, 9.5, 10, 9, 9, 20, 3, 2, 1.0]))
+    assert regularisation_period(impurity, sharpness) == (20, 50)
+    assert mean_within(sharpness, 20, 50) == pytest.approx(9.375)
+    assert value_at(sharpness, 15) == pytest.approx(7.25)
+    never = (steps, np.full(10, 0.2))
+    assert np.isnan(end_of_regularisation(never))
+    assert np.isnan(regularisation_period(never, sharpness)).all()
+    lasting = (steps, np.full(10, 0.3))
+    assert regularisation_period(lasting, sharpness) == (60, 90)
+
+
+def test_correlation_of_logarithms():
+    steps = np.arange(10.0)
+    values = np.exp(np.sin(steps))
+    assert log_correlation((steps, values), (steps, 7 * values**2)) == pytest.approx(1)
+    assert log_correlation((steps, values), (steps, 1 / values)) == pytest.approx(-1)
+    assert np.isnan(log_correlation((steps, values), (steps[:3], values[:3])))
+
+
+def test_the_largest_probability_from_its_bounds():
+    p = np.array([0.1, 0.3, 0.5, 0.7, 0.999])
+    assert largest_probability(p * (1 - p), np.minimum(p, 2 * p * (1 - p))) == pytest.approx(p)
+
+
+@pytest.mark.parametrize(("late", "answers"), [(20.0, ["holds"] * 3), (8.0, ["fails", "undecided", "holds"])])
+def test_edge_claims_can_hold_and_fail(tmp_path, late, answers):
+    """η = 0.1 and 0.2: the sharpness stays at 2/η, or at 0.4 of it."""
+    runs = []
+    for rate in (0.1, 0.2):
+        for seed in range(3):
+            level = late * 0.1 / rate * (1 + 0.01 * seed)
+            sharpness = [1.0, level / 2, *[level] * 8]
+            impurity = [0.1, 0.2, *[0.3] * 8]
+            runs.append(made(tmp_path, {"rate": rate, "seed": seed}, sharpness=sharpness, impurity=impurity))
+    assert [verdict.answer for verdict in judge(edge_claims("here"), Results(runs, tmp_path))] == answers
+
+
+def test_a_path_that_turns_back(tmp_path):
+    zigzag = [np.array([0.01 * step, (-1.0) ** step]) for step in range(20)]
+    straight = [np.array([0.01 * step, 0.0]) for step in range(20)]
+    runs = [
+        made(tmp_path, {"network": "cnn6", "seed": 0}, arrays=zigzag),
+        made(tmp_path, {"network": "fcn3", "seed": 0}, arrays=straight),
+    ]
+    results = Results(runs, tmp_path)
+    assert _turning(results, "cnn6", 0, 19)[0] < -0.99
+    assert _turning(results, "fcn3", 0, 19)[0] == pytest.approx(1)
+    assert np.isnan(_turning(results, "fcn3", 0, 1)[0])
+
+
+def test_m_on_the_plane_of_two_class_means():
+    """Against m = √λ⁽¹⁾ J'q⁽¹⁾ by one backward pass for each sample."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)).double()
+    inputs, targets = 3 * torch.randn(12, 4, dtype=torch.float64), torch.randint(3, (12,))
+    problem = Problem(model, torch.nn.CrossEntropyLoss(), (inputs, targets))
+    means = bench_for(problem, {"class_mean_cosines": parse("class_mean_cosines")}).shared(ClassMeans)
+    one, other = means.sizes.argsort(descending=True)[:2].tolist()
+    found = on_plane(means, one, other)
+    outputs = model(inputs)
+    value, vector = top_logit_eigenpair(outputs.detach().softmax(1))
+    vectors = []
+    for place in range(len(inputs)):
+        slopes = torch.autograd.grad(
+            (outputs[place] * vector[place]).sum(), list(model.parameters()), retain_graph=True
+        )
+        vectors.append(value[place].sqrt() * torch.cat([slope.flatten() for slope in slopes]))
+    table = torch.stack(vectors)
+    predicted = outputs.argmax(1)
+    first, second = (table[predicted == label].mean(0) for label in (one, other))
+    along = first / first.norm()
+    across = second - (second @ along) * along
+    across = across / across.norm()
+    chosen = (predicted == one) | (predicted == other)
+    expected = torch.stack([table @ along, table @ across, predicted.double()], 1)[chosen]
+    assert found == pytest.approx(expected.numpy(), abs=1e-10)
+
+
+def test_zeros_of_the_secular_function_interlace():
+    (verdict,) = judge(find_recipe("C-F7").at("smoke").claims, None)
+    assert verdict.answer == "holds"
+    assert float(logit_hessian_eigenpairs(torch.tensor([0.7, 0.3]))[0][0]) == pytest.approx(0.42)
+
+
+def test_error_reduction(tmp_path):
+    runs = [
+        made(tmp_path, {"method": name, "seed": 0}, final_test_accuracy=[value])
+        for name, value in (("a", 0.8), ("b", 0.85))
+    ]
+    assert error_reduction(Results(runs, tmp_path), here={"method": "b"}, there={"method": "a"}) == ("+5.00", "25.00")
+
+
+@pytest.mark.parametrize("name", ["C-F1", "C-T2"])
+def test_smoke(name, tmp_path):
+    recipe = find_recipe(name)
+    result = perform(recipe, "smoke", tmp_path, lambda jobs: sweep(jobs, tmp_path, workers=1))
+    assert all(run["state"] == "done" for run in result.runs)
+    assert len(result.verdicts) == len(recipe.at("smoke").claims)
+    assert (tmp_path / "recipes" / f"{name}.smoke" / "figure.png").stat().st_size > 1000
+    if name == "C-T2":
+        assert [row[2] for row in result.table.rows[:2]] == ["paper", "ours"]
+
+
+def test_an_example_is_tracked_and_autoattack_needs_a_defence():
+    (run, *_) = find_recipe("C-F1").at("paper").runs
+    assert Settings.of(run.job.settings).measurement.track_example == ("impurity_bounds",)
+    with pytest.raises(ValueError, match="autoattack judges a defended model"):
+        Settings.of({"loop": {"steps": 1}, "measurement": {"autoattack": 5}}).checked()
