@@ -20,8 +20,8 @@ from spherometer.records import RunReader, RunWriter
 from spherometer.sweeps import Job, sweep
 
 COLUMNS = (
-    "crew", "workers", "runs", "seconds in a run, median", "seconds in all", "start and end, s", "overhead between",
-    "wanted", "overhead in all", "speed-up over one worker", "wanted",
+    "crew", "workers", "runs", "s a run", "s in all", "s start, end", "overhead", "wanted", "with start, end",
+    "speed-up", "wanted",
 )  # fmt: skip
 SIZE = 256
 
@@ -66,8 +66,9 @@ def write(folder: Path, *, quick: bool) -> Table:
         table.add_row(*row)
     conditions = (
         f"torch {torch.__version__}, {platform.machine()}; each run multiplies matrices on one thread for about "
-        f"{seconds:g} s and writes 100 rows. *Start and end*: from the call of `sweep` to the begin of the first run, "
-        "and from the end of the last to its return (workers import torch; Ray starts and ends a cluster)."
+        f"{seconds:g} s and writes 100 rows. *Overhead*: share of the workers' time from the begin of the first run to "
+        "the end of the last that was not spent inside runs. *Start, end*: before and after that, where workers "
+        "import torch, and Ray starts and ends a cluster. *Speed-up*: over one worker, start and end included."
     )
     lines = ["| " + " | ".join(cells) + " |" for cells in (COLUMNS, ["---"] * len(COLUMNS), *rows)]
     (folder / "sweeps.md").write_text("\n".join([conditions, "", *lines, ""]))
@@ -82,7 +83,7 @@ def _rows(products: int) -> Iterator[list[str]]:
     if find_spec("ray") is None:
         console.print("  sweeps: Ray is not installed, its row is left out", style="dim")
         return
-    yield _cells("Ray, started for the sweep", _timed(4, products, 2, ray="local"), "", "")
+    yield _cells("Ray, local", _timed(4, products, 2, ray="local"), "", "")
 
 
 def _timed(num: int, products: int, workers: int, **options: Any) -> Timing:
