@@ -223,7 +223,6 @@ class Squared(nn.Module):
     [
         (nn.Sequential(nn.Linear(3, 3), nn.TransformerEncoderLayer(3, 1)), r"1 \(TransformerEncoderLayer\)"),
         (nn.Sequential(nn.Linear(3, 3), nn.GELU("tanh")), r"1 \(GELU\)"),
-        (nn.BatchNorm1d(3, track_running_stats=False), "BatchNorm1d"),
         (Squared(), "mul"),
     ],
 )
@@ -233,6 +232,11 @@ def test_a_module_without_a_certificate_is_named(model, named):
     assert "certified=False" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert lipschitz_bounds(model, noise(4, 3), 0.1, certified=False).upper is None
+
+
+def test_batch_norm_without_running_statistics_is_named():
+    with pytest.raises(ReadingError, match=r"0 \(BatchNorm1d\)"):
+        lipschitz_bounds(nn.BatchNorm1d(3, track_running_stats=False), noise(4, 3))
 
 
 @pytest.mark.parametrize(

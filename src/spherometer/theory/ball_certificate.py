@@ -30,12 +30,11 @@ class BallCertificates:
 
 def ball_certificates(chain: Chain, points: Tensor, radius: float, everywhere: Everywhere) -> BallCertificates:
     """Certify all balls, some samples at a time; what holds everywhere holds in a ball."""
-    narrow = chain.narrowed()
-    sizes = [max(weight.shape) for weight in narrow.weights]
+    sizes = [max(weight.shape) for weight in chain.narrowed.weights]
     height = max(1, ENTRIES // max(sizes) ** 2)
-    parts = [_certify(chain, narrow, part, radius) for part in points.split(height)]
+    parts = [_certify(chain, part, radius) for part in points.split(height)]
     lipschitz, variation, smooth = (torch.cat(column) for column in zip(*parts, strict=True))
-    slack = everywhere.product * (ABSOLUTE + sum(activation.gap for activation in chain.activations))
+    slack = 2 * everywhere.product * (ABSOLUTE + sum(activation.gap for activation in chain.activations))
     variation = torch.minimum(variation, smooth) * (1 + ROUNDING) + slack
     return BallCertificates(
         (lipschitz * (1 + ROUNDING) + slack).clamp_max(everywhere.smallest),
@@ -44,15 +43,15 @@ def ball_certificates(chain: Chain, points: Tensor, radius: float, everywhere: E
     )
 
 
-def _certify(chain: Chain, narrow: Chain, points: Tensor, radius: float) -> tuple[Tensor, Tensor, Tensor]:
+def _certify(chain: Chain, points: Tensor, radius: float) -> tuple[Tensor, Tensor, Tensor]:
     if not chain.activations:
         constant = spectral_norm(chain.weights[0]).expand(len(points))
         found = (constant, torch.zeros_like(constant), torch.zeros_like(constant))
     else:
         ranges = neuron_ranges(chain, points, radius)
         slopes = [activation.slopes(*ends) for activation, ends in zip(chain.activations, ranges, strict=True)]
-        centre, deviation = jacobian_deviation(narrow, slopes)
-        found = (centre + deviation, 2 * deviation, _smooth(narrow, ranges, slopes, radius))
+        centre, deviation = jacobian_deviation(chain.narrowed, slopes)
+        found = (centre + deviation, 2 * deviation, _smooth(chain.narrowed, ranges, slopes, radius))
     return _softmaxed(*found, radius) if chain.softmax else found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ class Chain:
     activations: tuple[Activation, ...]
     softmax: bool = False
 
+    @cached_property
     def narrowed(self) -> Chain:
         """Every norm ‖A W_1‖ and ‖W_L A‖ stays the same, with no more inputs and outputs than hidden neurons.
 

@@ -23,21 +23,39 @@ def jacobian_deviation(chain: Chain, slopes: list[Range]) -> tuple[Tensor, Tenso
     """‖J_c‖ and an upper bound on ‖J − J_c‖ for every sample; `chain` narrowed, slopes (n, width) for every layer."""
     weights, num = chain.weights, len(slopes)
     centres = [(low + high) / 2 for low, high in slopes]
-    roots = [((high - low) / 2).clamp_min(0).sqrt() for low, high in slopes]
-    after = _after(weights, centres)
-    before = _before(weights, centres)
-    scales = [root * _balance(row, column) for root, row, column in zip(roots, before, after, strict=True)]
-    counter = [root / _balance(row, column) for root, row, column in zip(roots, before, after, strict=True)]
-    total, alphas = torch.zeros(len(roots[0]), dtype=torch.float64), dict[int, Tensor]()
+    after, before = _after(weights, centres), _before(weights, centres)
+    parts = [_Moving(*part) for part in zip(slopes, before, after, strict=True)]
+    total, alphas = torch.zeros(len(centres[0]), dtype=torch.float64), dict[int, Tensor]()
     for i in range(num - 1, -1, -1):
-        alpha = spectral_norm(after[i] * scales[i][:, None, :])
-        between = weights[i + 1] * scales[i][:, None, :]
+        alpha = spectral_norm(parts[i].out(after[i]))
+        between = parts[i].out(weights[i + 1].expand(len(total), -1, -1))
         for j in range(i + 1, num):
-            alpha = alpha + alphas[j] * spectral_norm(counter[j][:, :, None] * between)
+            alpha = alpha + alphas[j] * spectral_norm(parts[j].into(between))
             between = weights[j + 1] @ (centres[j][:, :, None] * between)
         alphas[i] = alpha
-        total = total + alpha * spectral_norm(counter[i][:, :, None] * before[i])
+        total = total + alpha * spectral_norm(parts[i].into(before[i]))
     return spectral_norm((after[0] * centres[0][:, None, :]) @ weights[0]), total
+
+
+class _Moving:
+    """The neurons of one layer whose slope is not fixed, the same number for every sample, with √ρ T and √ρ / T."""
+
+    def __init__(self, slopes: Range, before: Tensor, after: Tensor) -> None:
+        root = ((slopes[1] - slopes[0]) / 2).clamp_min(0).sqrt()
+        num = max(1, int((root > 0).sum(1).max()))
+        balance = _balance(before, after)
+        self.kept = root.topk(num, dim=1).indices
+        self.behind, self.ahead = ((root * scale).gather(1, self.kept) for scale in (balance, 1 / balance))
+
+    def out(self, matrices: Tensor) -> Tensor:
+        """A √ρ T for what the layer feeds."""
+        columns = self.kept[:, None, :].expand(-1, matrices.shape[1], -1)
+        return matrices.gather(2, columns) * self.behind[:, None, :]
+
+    def into(self, matrices: Tensor) -> Tensor:
+        """T⁻¹ √ρ A for what feeds the layer."""
+        rows = self.kept[:, :, None].expand(-1, -1, matrices.shape[2])
+        return matrices.gather(1, rows) * self.ahead[:, :, None]
 
 
 def _after(weights: tuple[Tensor, ...], centres: list[Tensor]) -> list[Tensor]:

@@ -26,7 +26,7 @@ def matrix_and_offset(apply: Map, shape: Shape) -> tuple[Tensor, Tensor]:
     """An affine map of one sample as A x + b, found from the images of 0 and of the unit vectors."""
     size = math.prod(shape)
     points = torch.cat([torch.zeros(1, size), torch.eye(size)]).double().reshape(-1, *shape)
-    images = apply(points).flatten(1)
+    images = apply(points).reshape(size + 1, -1)
     return (images[1:] - images[0]).T.contiguous(), images[0]
 
 

@@ -15,7 +15,7 @@ from spherometer.theory.ball_certificate import ball_certificates
 from spherometer.theory.chain import whole_chain
 from spherometer.theory.everywhere import Everywhere, everywhere
 from spherometer.theory.reading import ReadingError, Step, double_twin, read
-from spherometer.theory.search import Effort, climb, jacobian_norms
+from spherometer.theory.search import Effort, climb, flat_outputs, jacobian_norms
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ def lipschitz_bounds(
 ) -> LipschitzBounds:
     """Two-sided bounds on ‖f‖_Lip in the l2 norms, for any module that maps a batch of tensors to a batch of tensors.
 
-    The model is measured in eval mode, as a copy in float64. Its logits are what it returns: add `nn.Softmax(1)` for
-    the constant of the softmaxed model.
+    The model is measured in eval mode, as a copy in float64 on the CPU. What it returns counts: add `nn.Softmax(1)` to
+    logits for the constant of the softmaxed model.
 
     Args:
         inputs: one sample a row; for a generator its latent vectors.
@@ -115,7 +115,7 @@ def lipschitz_bounds(
     if radius is not None:
         arguments.positive("radius", radius)
     effort = Effort(arguments.whole("num_draws", num_draws, least=0), arguments.whole("num_steps", num_steps, least=0))
-    twin, generator = double_twin(model).to(points.device), Generator().manual_seed(seed)
+    twin, generator = double_twin(model), Generator().manual_seed(seed)
     steps = read(twin, points[:1]) if certified else None
     whole = None if steps is None else everywhere(steps, points[0].numel())
     bounds = LipschitzBounds(
@@ -132,14 +132,14 @@ def lipschitz_bounds(
 
 
 def samples(inputs: Tensor) -> Tensor:
-    """The samples in float64, whole and finite."""
+    """The samples in float64 on the CPU, whole and finite."""
     arguments.rows("inputs", inputs)
-    return torch.as_tensor(inputs).detach().double()
+    return torch.as_tensor(inputs).detach().to("cpu", torch.float64)
 
 
 def _secant(twin: nn.Module, points: Tensor) -> float | None:
     with torch.no_grad():
-        outputs = torch.cat([twin(part) for part in points.split(1024)]).flatten(1)
+        outputs = torch.cat([flat_outputs(twin, part) for part in points.split(1024)])
     if len(torch.unique(points.flatten(1), dim=0)) < 2:
         return None
     return float(slopes_between(points.flatten(1), outputs).largest)

@@ -40,7 +40,18 @@ FUNCTIONS: dict[Any, Callable[[], nn.Module]] = {
 }  # fmt: skip
 ADDING = (operator.add, operator.iadd, torch.add, "add", "add_")
 SCALING = (operator.sub, torch.sub, "sub", operator.mul, torch.mul, "mul", operator.truediv, torch.div, "div")
-SELECTING = (torch.flatten, "flatten", torch.mean, "mean", operator.getitem, functional.pad)
+SELECTING = (
+    torch.flatten,
+    "flatten",
+    torch.squeeze,
+    "squeeze",
+    torch.unsqueeze,
+    "unsqueeze",
+    torch.mean,
+    "mean",
+    operator.getitem,
+    functional.pad,
+)
 RESHAPING = (torch.reshape, "reshape", "view")
 
 
@@ -87,8 +98,8 @@ class ReadingError(ValueError):
 
 
 def double_twin(model: nn.Module) -> nn.Module:
-    """A copy in double precision and eval mode that wants no gradients; the model itself is not touched."""
-    return copy.deepcopy(model).double().eval().requires_grad_(False)
+    """A copy on the CPU in double precision and eval mode, without gradients; the model itself is not touched."""
+    return copy.deepcopy(model).to("cpu", torch.float64).eval().requires_grad_(False)
 
 
 def read(twin: nn.Module, sample: Tensor) -> list[Step]:

@@ -20,7 +20,7 @@ Band = tuple[Tensor, Tensor, Tensor]
 
 def neuron_ranges(chain: Chain, points: Tensor, radius: float) -> list[Range]:
     """[low, high] of the input of every activation over the balls around `points` (n, d), each (n, width)."""
-    narrow = chain.narrowed().weights[0]
+    narrow = chain.narrowed.weights[0]
     weight, offset = chain.weights[0], chain.offsets[0]
     first = points @ weight.T + offset
     reach = radius * narrow.norm(dim=1) + ROUNDING * (

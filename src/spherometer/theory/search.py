@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Generator, Tensor, nn
@@ -27,13 +28,19 @@ def jacobians(model: nn.Module, points: Tensor) -> Tensor:
     """J_i = ∂f/∂x at every point, (n, C, d): by rows, or by columns where these are much fewer."""
     with differentiating():
         moved = points.detach().requires_grad_()
-        outputs = model(moved)
-        if outputs.ndim < 2 or len(outputs) != len(points):
-            raise ValueError(f"expected outputs (n, ...) for {len(points)} samples, got shape {tuple(outputs.shape)}")
-        outputs = outputs.flatten(1)
+        outputs = flat_outputs(model, moved)
         if outputs.shape[1] <= FORWARD * moved[0].numel():
             return _rows(outputs, moved)
     return _columns(model, points)
+
+
+def flat_outputs(model: nn.Module, points: Tensor) -> Tensor:
+    """The outputs of every sample as a row (n, C)."""
+    outputs = model(points)
+    if not isinstance(outputs, Tensor) or outputs.shape[:1] != points.shape[:1]:
+        found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise ValueError(f"expected outputs (n, ...) for {len(points)} samples, got {found}")
+    return outputs.reshape(len(points), -1)
 
 
 def jacobian_norms(model: nn.Module, points: Tensor) -> Tensor:
@@ -110,7 +117,7 @@ class _Climb:
         """J(x)'u for every sample."""
         with differentiating():
             moved = points.detach().requires_grad_()
-            outputs = self.model(moved).flatten(1)
+            outputs = flat_outputs(self.model, moved)
             (result,) = torch.autograd.grad((outputs * left).sum(), moved)
         return result
 
@@ -151,14 +158,14 @@ def _columns(model: nn.Module, points: Tensor) -> Tensor:
     for k in range(points[0].numel()):
         direction = torch.zeros_like(points)
         direction.flatten(1)[:, k] = 1
-        columns.append(torch.func.jvp(model, (points,), (direction,))[1].flatten(1))
+        columns.append(torch.func.jvp(partial(flat_outputs, model), (points,), (direction,))[1])
     return torch.stack(columns, 2)
 
 
 def _height(model: nn.Module, points: Tensor) -> int:
     """How many samples' Jacobians fit into the memory set aside."""
     with torch.no_grad():
-        num_outputs = model(points[:1]).numel()
+        num_outputs = flat_outputs(model, points[:1]).numel()
     return max(1, ENTRIES // max(1, num_outputs * points[0].numel()))
 
 

@@ -27,7 +27,7 @@ NUM_STEPS = 60
 
 def slope_certificate(chain: Chain) -> float:
     """The smallest constant met while descending on the certificates with Adam."""
-    chain = chain.narrowed()
+    chain = chain.narrowed
     if not chain.activations:
         return float(spectral_norm(chain.weights[0]))
     widths = [len(weight) for weight in chain.weights[:-1]]

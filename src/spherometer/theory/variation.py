@@ -64,7 +64,7 @@ def jacobian_variation(
     points = samples(inputs)
     arguments.positive("radius", radius)
     effort = Effort(arguments.whole("num_draws", num_draws, least=0), arguments.whole("num_steps", num_steps, least=0))
-    twin = double_twin(model).to(points.device)
+    twin = double_twin(model)
     found = None
     if certified:
         steps = read(twin, points[:1])
