@@ -22,9 +22,9 @@ from spherometer.recipes.papers.c_curves import (
     regularisation_period,
     value_at,
 )
+from spherometer.recipes.papers.c_edge import edge_claims
 from spherometer.recipes.papers.c_impurity import largest_probability
 from spherometer.recipes.papers.c_methods import error_reduction
-from spherometer.recipes.papers.c_proportional import edge_claims
 from spherometer.recipes.papers.c_trajectory import _turning
 from spherometer.recipes.results import Results, Run
 from spherometer.records import RunWriter

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 from math import log, nan
+from typing import Any
 
 import numpy as np
 
 from spherometer.figures.panels import Line, Panel, Panels, Series, over_seeds
 from spherometer.recipes.claims import Claim
 from spherometer.recipes.papers.c_geometry import COSINE_STEPS, EVERY, geometry_run
-from spherometer.recipes.papers.c_runs import NETWORKS, SMOKE, departures, seeds
+from spherometer.recipes.papers.c_runs import departures, parts_of, seeds
 from spherometer.recipes.recipe import Experiment, Scale, recipe, variant
 from spherometer.recipes.results import Results
 
@@ -85,9 +86,9 @@ def random_level(scale: Scale, network: str) -> float:
     """1/√m of the network of this scale."""
     from spherometer.zoo import build_model
 
-    data, model = SMOKE if scale == "smoke" else NETWORKS[network][scale]
+    data, model = parts_of(scale, network)
     shape = {"digits": (1, 8, 8), "mnist": (1, 28, 28)}.get(data["data"], (3, 32, 32))
-    options = {name: value for name, value in model.items() if name != "model"}
+    options: dict[str, Any] = {name: value for name, value in model.items() if name != "model"}
     built = build_model(model["model"], num_classes=10, input_shape=shape, **options)
     return float(sum(weight.numel() for weight in built.parameters()) ** -0.5)
 

@@ -103,8 +103,9 @@ def _planes_figure(results: Results, *, pairs: tuple[tuple[int, int], ...], step
     for pair in pairs:
         points = coordinates(results, pair)
         series = [
-            Series(NAMES[label], *points[points[:, 2] == label, :2].T, style="markers", colour=place)
+            Series(NAMES[label], chosen[:, 0], chosen[:, 1], style="markers", colour=place)
             for place, label in enumerate(pair)
+            for chosen in [points[points[:, 2] == label]]
         ]
         title = f"m of {NAMES[pair[0]]} and {NAMES[pair[1]]}"
         panels.append(Panel(title, f"along the mean of {NAMES[pair[0]]}", "across it, in the plane", series))
@@ -194,14 +195,14 @@ def concentration_over_training(scale: Scale) -> Experiment:
     def figure(results: Results) -> Panels:
         steps = results.vectors("mean_resultant_length", network="cnn6")[0]
         tables = [by_class(entries) for entries in steps.values()]
-        series = [
-            Series(NAMES[label], list(steps), [table.get(label, (0, nan))[1] for table in tables])
-            for label in range(len(NAMES))
-        ]
-        panel = Panel("mean resultant length", "step", "ρ_i", series, lines=[Line("all alike", y=1.0)])
-        return Panels(
-            [panel], columns=1, caption="By predicted class, one run; a gap where a class is never predicted."
-        )
+        panels = []
+        for labels in (range(5), range(5, 10)):
+            series = [
+                Series(NAMES[label], list(steps), [table.get(label, (0, nan))[1] for table in tables], colour=label % 5)
+                for label in labels
+            ]
+            panels.append(Panel("mean resultant length", "step", "ρ_i", series, lines=[Line("all alike", y=1.0)]))
+        return Panels(panels, columns=2, caption="By predicted class, one run; a gap where a class is never predicted.")
 
     return Experiment(
         runs=[geometry_run(scale, "cnn6", seed) for seed in seeds(scale)],

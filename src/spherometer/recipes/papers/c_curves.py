@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import nan
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ def combined(first: Curve, second: Curve, how: Callable[[np.ndarray, np.ndarray]
     return steps, how(first[1][here], second[1][there])
 
 
-def weighted_ones(results: Results, **labels: object) -> list[Curve]:
+def weighted_ones(results: Results, **labels: Any) -> list[Curve]:
     """⟨λ⁽¹⁾⟩‖⟨J⟩1̂‖², what C finds the sharpness to be proportional to (App G), one curve for each seed."""
     pairs = zip(results.curve("impurity", **labels), results.curve(ONES, **labels), strict=True)
     return [combined(impurity, square(ones)) for impurity, ones in pairs]
@@ -86,13 +87,13 @@ def regularisation_period(impurity: Curve, sharpness: Curve) -> tuple[float, flo
     return first_step(sharpness, lambda seen: seen >= REACHED * np.nanmax(before)), end
 
 
-def periods(results: Results, **labels: object) -> list[tuple[float, float]]:
+def periods(results: Results, **labels: Any) -> list[tuple[float, float]]:
     """The regularisation period of each seed."""
     pairs = zip(results.curve("impurity", **labels), results.curve("sharpness", **labels), strict=True)
     return [regularisation_period(impurity, sharpness) for impurity, sharpness in pairs]
 
 
-def plateau(results: Results, name: str = "sharpness", *, squared: bool = False, **labels: object) -> list[float]:
+def plateau(results: Results, name: str = "sharpness", *, squared: bool = False, **labels: Any) -> list[float]:
     """The mean of a quantity over the regularisation period, one for each seed."""
     curves = [square(curve) if squared else curve for curve in results.curve(name, **labels)]
     return [mean_within(curve, *ends) for curve, ends in zip(curves, periods(results, **labels), strict=True)]

@@ -1,4 +1,4 @@
-"""Paper C, Sec 5.3: explicit Jacobian regularisation on SimpleCNN (C-T1, C-T5, C-F36)."""
+"""Paper C, Sec 5.3: explicit Jacobian regularisation on SimpleCNN (C-T1, C-F36)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from spherometer.recipes.papers.c_methods import (
     error_reduction,
     mean_better,
     percent,
+    percents,
     simple_departures,
     simple_run,
     told,
-    wide_departures,
     wide_run,
 )
-from spherometer.recipes.papers.c_printed import RADII, SEARCH, SEARCH_WHOLE, SIMPLE, SIMPLE_WHOLE, WIDE
+from spherometer.recipes.papers.c_printed import SIMPLE, SIMPLE_WHOLE, WIDE
 from spherometer.recipes.recipe import Experiment, Scale, Table, at_scale, recipe
 from spherometer.recipes.results import Results, Run
 
@@ -36,7 +36,6 @@ COEFFICIENTS = {  # of C-F36; the grid is not in the text
     "paper": (0.0, 0.001, 0.003, 0.01, 0.03, 0.1),
 }
 WHOLE_COEFFICIENT = 0.001
-WIDE_SEEDS = {"smoke": 1, "laptop": 3, "paper": 3}
 
 
 def seeds(scale: Scale) -> range:
@@ -148,7 +147,7 @@ def _main_figure(results: Results) -> Panels:
     panels = []
     for whole, title in ((False, "small batches"), (True, "full batch")):
         methods = [name for name in METHODS if any(_is(run, name, whole) for run in results.runs)]
-        series = [over_label(results, percent, "rate", name, method=name, whole=whole) for name in methods]
+        series = [over_label(results, percents, "rate", name, method=name, whole=whole) for name in methods]
         names = [f"{rate:g}" for rate in levels_of(results, "rate", method="SGD", whole=whole)]
         panels.append(Panel(title, "learning rate", "test accuracy, %", series, x_names=names))
     return Panels(panels, columns=2, caption="SimpleCNN by four methods; mean and standard deviation over seeds.")
@@ -235,137 +234,6 @@ def _grid_run(scale: Scale, rate: float, strength: float, seed: int) -> Run:
 
 
 def _grid_figure(results: Results, *, rates: tuple[float, ...]) -> Panels:
-    series = [over_label(results, percent, "coefficient", f"lr {rate:g}", rate=rate) for rate in rates]
+    series = [over_label(results, percents, "coefficient", f"lr {rate:g}", rate=rate) for rate in rates]
     names = [f"{strength:g}" for strength in levels_of(results, "coefficient")]
     return Panels([Panel("EJR", "λ_reg", "test accuracy, %", series, x_names=names)], columns=1)
-
-
-@recipe(
-    "C-T5",
-    "EJR improves on its baseline over strengths, rates and lengths",
-    finding="SimpleCNN +4 .. +11 points; WRN-28-10 best at ρ = 2 (CIFAR-10) and 4-5 (CIFAR-100)",
-    minutes=8,
-)
-def search_table(scale: Scale) -> Experiment:
-    """SimpleCNN over rates with EJR, WRN-28-10 over radii of efficient EJR at two lengths; C Table 5, C-e10, C-e11."""
-    small, full, wide = _search_rows(scale)
-    runs = [
-        simple_run(scale, rate, method, seed, coefficient=strength, whole=whole, pair=f"{rate:g} {strength:g}")
-        for rows, whole in ((small, False), (full, True))
-        for rate, strength in rows
-        for method in ("SGD", "EJR")
-        for seed in seeds(scale)
-    ]
-    for (data, epochs), radii in wide.items():
-        for seed in range(WIDE_SEEDS[scale]):
-            runs.append(wide_run(scale, "SGD", seed, data=data, epochs=epochs))
-            runs += [wide_run(scale, "EJR", seed, data=data, epochs=epochs, rho=rho) for rho in radii]
-    cases = [
-        ({**regularised(rate, whole=whole), "pair": f"{rate:g} {strength:g}"}, plain(rate, whole=whole))
-        for rows, whole in ((small, False), (full, True))
-        for rate, strength in rows
-    ]
-    return Experiment(
-        runs=runs,
-        claims=[
-            Claim(
-                "EJR improves SimpleCNN, on average over rates and batches",
-                partial(mean_better, cases=cases),
-                unit=POINTS,
-                source="C-T5; 5.3 item 8",
-            ),
-            *_radius_claims(wide),
-        ],
-        figure=partial(_search_figure, wide=wide),
-        departures=[
-            *simple_departures(scale),
-            *wide_departures(scale),
-            "SimpleCNN rows use the simple EJR, though the title says efficient (C-e11)",
-        ],
-        table=partial(_search_table, rows=(small, full), wide=wide),
-    )
-
-
-def _search_rows(scale: Scale) -> tuple[list[Any], list[Any], dict[tuple[str, int], list[float]]]:
-    """(rate, coefficient) pairs in small and full batches, and the radii of each (data, epochs)."""
-    wide = {key: list(radii) for key, (_, radii) in RADII.items()}
-    if scale == "paper":
-        return list(SEARCH), list(SEARCH_WHOLE), wide
-    small = [(rate, strength) for rate, strength in SEARCH if rate in SIMPLE_RATES[scale]]
-    full = [(rate, strength) for rate, strength in SEARCH_WHOLE if rate in FULL_RATES[scale]]
-    lengths = {key: radii for key, radii in wide.items() if key[0] == "cifar10"}
-    return small, full, lengths if scale == "laptop" else {("cifar10", 200): [0.5, 2, 3]}
-
-
-def _radius_claims(wide: dict[tuple[str, int], list[float]]) -> list[Claim]:
-    found = []
-    for (data, epochs), radii in wide.items():
-        labels = {"data": data, "epochs": epochs}
-        found.append(
-            Claim(
-                f"efficient EJR improves the wide network on {data}, {epochs} epochs, on average over radii",
-                partial(
-                    mean_better,
-                    cases=[({"method": "EJR", "rho": rho, **labels}, {"method": "SGD", **labels}) for rho in radii],
-                ),
-                unit=POINTS,
-                source="C-T5",
-            )
-        )
-    return found
-
-
-def _search_figure(results: Results, *, wide: dict[tuple[str, int], list[float]]) -> Panels:
-    panels = []
-    for whole, title in ((False, "SimpleCNN, small batches"), (True, "SimpleCNN, full batch")):
-        series = [over_label(results, percent, "rate", name, method=name, whole=whole) for name in ("SGD", "EJR")]
-        names = [f"{rate:g}" for rate in levels_of(results, "rate", method="SGD", whole=whole)]
-        panels.append(Panel(title, "learning rate", "test accuracy, %", series, x_names=names))
-    longest = max((radii for radii in wide.values()), key=len)
-    by_radius = [
-        over_label(results, percent, "rho", f"{data}, {epochs} epochs", method="EJR", data=data, epochs=epochs)
-        for data, epochs in wide
-    ]
-    panels.append(
-        Panel("wide network", "ρ (the paper's)", "test accuracy, %", by_radius, x_names=[f"{r:g}" for r in longest])
-    )
-    return Panels(panels, caption="Baseline and EJR; mean and standard deviation over seeds.")
-
-
-def _search_table(
-    results: Results, *, rows: tuple[list[Any], list[Any]], wide: dict[tuple[str, int], list[float]]
-) -> Table:
-    found: list[list[str]] = []
-    for name, chosen, printed, whole in (
-        ("SimpleCNN B=128", rows[0], SEARCH, False),
-        ("SimpleCNN full batch", rows[1], SEARCH_WHOLE, True),
-    ):
-        for rate, strength in chosen:
-            here = {**regularised(rate, whole=whole), "pair": f"{rate:g} {strength:g}"}
-            found += _both(
-                results, f"{name}, lr {rate:g}, λ {strength:g}", printed[rate, strength], here, plain(rate, whole=whole)
-            )
-    for (data, epochs), radii in wide.items():
-        base, entries = RADII[data, epochs]
-        for rho in radii:
-            labels = {"data": data, "epochs": epochs}
-            here = {"method": "EJR", "rho": rho, **labels}
-            found += _both(
-                results,
-                f"WRN-28-10 {data}, {epochs} epochs, ρ {rho:g}",
-                (base, *entries[rho]),
-                here,
-                {"method": "SGD", **labels},
-            )
-    return Table(["setting", "source", "baseline", "with EJR", "Δ", "ERR"], found)
-
-
-def _both(
-    results: Results, name: str, printed: tuple[str, ...], here: dict[str, Any], there: dict[str, Any]
-) -> list[list[str]]:
-    ours = [
-        told(percent(results, **there)),
-        told(percent(results, **here)),
-        *error_reduction(results, here=here, there=there),
-    ]
-    return [[name, "paper", *printed], [name, "ours", *ours]]

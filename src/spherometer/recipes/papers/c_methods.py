@@ -148,6 +148,11 @@ def percent(results: Results, quantity: str = ACCURACY, **labels: Any) -> np.nda
     return 100 * numbers(results, quantity, **labels)
 
 
+def percents(results: Results, **labels: Any) -> list[float]:
+    """The same of test accuracies, for figures over a label."""
+    return [float(value) for value in percent(results, **labels)]
+
+
 def better(
     results: Results, *, here: Mapping[str, Any], there: Mapping[str, Any], quantity: str = ACCURACY
 ) -> list[float]:

@@ -10,7 +10,7 @@ import numpy as np
 from spherometer.figures.panels import Line, Panel, Panels, over_seeds
 from spherometer.recipes.claims import Claim, Inequality
 from spherometer.recipes.papers.c_curves import NORM, combined, correlation, log_correlation, scaled, square
-from spherometer.recipes.papers.c_proportional import TOGETHER, edge_claims
+from spherometer.recipes.papers.c_edge import TOGETHER, edge_claims
 from spherometer.recipes.papers.c_runs import batches, departures, plain_run, rates, seeds
 from spherometer.recipes.recipe import Experiment, Scale, Table, at_scale, recipe, variant
 from spherometer.recipes.results import Curve, Results, Run

@@ -108,7 +108,7 @@ def _margin(results: Results, *, what: Any) -> list[float]:
 
 
 def _first_rise(impurity: Curve, sharpness: Curve, _: Curve) -> float:
-    _, end = regularisation_period(impurity, sharpness)
+    end = regularisation_period(impurity, sharpness)[1]
     before = sharpness[1][sharpness[0] <= end]
     return log(before.max() / before[0]) if len(before) and before[0] > 0 else nan
 
@@ -231,10 +231,11 @@ def _norm_at_the_end(results: Results, **labels: Any) -> list[float]:
 
 def _grid_figure(results: Results, *, used: Sequence[float], sizes: Sequence[int], smooth: int) -> Panels:
     panels = []
-    for names in (
+    rows: list[dict[str, dict[str, Any]]] = [
         {f"η = {rate:g}": {"rate": rate, "batch": sizes[0]} for rate in used},
         {f"B = {size}": {"rate": used[0], "batch": size} for size in sizes},
-    ):
+    ]
+    for names in rows:
         for title, name, power in (("‖⟨J⟩‖²", NORM, 2), ("‖H‖", "sharpness", 1), ("⟨λ⁽¹⁾⟩", "impurity", 1)):
             series = [
                 over_seeds(

@@ -37,7 +37,7 @@ SEARCH_WHOLE = {
     (0.3, 0.001): ("61.08", "72.15", "+11.07", "28.44"),
 }
 # (data, epochs) -> base, {ρ: (with EJR, Δ, ERR)}
-RADII = {
+RADII: dict[tuple[str, int], tuple[str, dict[float, tuple[str, str, str]]]] = {
     ("cifar10", 200): (
         "95.93 ± 0.15",
         {
@@ -84,7 +84,7 @@ RADII = {
 }
 # C-T6: base, (ρ, μ) -> with EJR.v2, Δ, ERR
 SECOND_BASE = "96.10 ± 0.05"
-SECOND = {
+SECOND: dict[tuple[float, float], tuple[str, str, str]] = {
     (2, 0.001): ("97.28", "+1.18", "30.26"),
     (2, 0.003): ("97.32", "+1.23 (1.22: C-e10)", "31.28"),
     (2, 0.01): ("97.33", "+1.23", "31.54"),

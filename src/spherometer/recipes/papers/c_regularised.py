@@ -12,7 +12,7 @@ from spherometer.figures.panels import Line, Panel, Panels, over_seeds
 from spherometer.recipes.claims import AnyClaim, Claim, Near
 from spherometer.recipes.margins import falling, numbers, rising
 from spherometer.recipes.papers.c_curves import IMPURE, ONES, plateau, square
-from spherometer.recipes.papers.c_proportional import edge_claims, settings_of
+from spherometer.recipes.papers.c_edge import edge_claims, settings_of
 from spherometer.recipes.papers.c_runs import batches, departures, descent_rates, descent_run, seeds
 from spherometer.recipes.papers.c_stochastic import SAMPLES, stochastic_run
 from spherometer.recipes.recipe import Experiment, Scale, recipe, variant
@@ -119,7 +119,6 @@ def _figure(results: Results, *, smooth: int) -> Panels:
 
 
 STEPS = "larger steps regularise the Jacobian"
-NOISE = {"finding": "smaller batch, smaller ‖⟨J⟩1̂‖² in the active regularisation period"}
 variant(
     "C-F23",
     regularised,
@@ -141,7 +140,7 @@ variant(
     "C-F25",
     regularised,
     "smaller batches regularise the Jacobian with a hundred classes",
-    **NOISE,
+    finding="smaller batch, smaller ‖⟨J⟩1̂‖² in the active regularisation period",
     source="C-F25",
     network="vgg11-cifar100",
     learning_rates=(0.1,),

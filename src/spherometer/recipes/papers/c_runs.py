@@ -18,7 +18,10 @@ SCALARS = ("loss", "sharpness", "impurity", NORM, PROJECTED, ONES)
 CIFAR = {"data": "cifar10", "standardise": "channelwise"}
 FEW = {"data": "cifar10", "num": 500, "num_test": 500, "standardise": "channelwise"}
 DIGITS = {"data": "digits", "num": 500, "standardise": "channelwise"}
-SMOKE = ({"data": "digits", "num": 100, "num_test": 100}, {"model": "digits-mlp", "width": 16})
+SMOKE: tuple[Mapping[str, Any], Mapping[str, Any]] = (
+    {"data": "digits", "num": 100, "num_test": 100},
+    {"model": "digits-mlp", "width": 16},
+)
 
 NETWORKS: dict[str, dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]] = {
     "cnn6": {"paper": (CIFAR, {"model": "cnn6"}), "laptop": (FEW, {"model": "fcn3-cifar", "width": 32})},
@@ -65,6 +68,11 @@ def seeds(scale: Scale) -> range:
     return range(at_scale(scale, smoke=2, laptop=3, paper=3))
 
 
+def parts_of(scale: Scale, network: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The tables of data and model that stand for a network of the paper."""
+    return SMOKE if scale == "smoke" else NETWORKS[network][scale]
+
+
 def plain_run(
     scale: Scale,
     network: str,
@@ -81,7 +89,7 @@ def plain_run(
 
     `num` is the number of training samples at laptop scale, where it is another than 500.
     """
-    data, model = SMOKE if scale == "smoke" else NETWORKS[network][scale]
+    data, model = parts_of(scale, network)
     if num is not None and scale == "laptop":
         data = {**data, "num": num}
     loop: dict[str, Any] = {"steps": steps, "batch_size": batch}

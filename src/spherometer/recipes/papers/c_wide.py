@@ -17,6 +17,7 @@ from spherometer.recipes.papers.c_methods import (
     error_reduction,
     mean_better,
     percent,
+    percents,
     told,
     wide_departures,
     wide_run,
@@ -188,7 +189,7 @@ def _second_figure(results: Results) -> Panels:
             f"ρ = {rho:g} (the paper's)",
             "μ",
             "test accuracy, %",
-            [over_label(results, percent, "mu", "EJR.v2", method="EJR.v2", rho=rho)],
+            [over_label(results, percents, "mu", "EJR.v2", method="EJR.v2", rho=rho)],
             lines=[Line("SGD", y=base)],
             x_names=[f"{mu:g}" for mu in levels_of(results, "mu", method="EJR.v2", rho=rho)],
         )

@@ -1,0 +1,161 @@
+"""Paper C: EJR over strengths, learning rates and lengths of training (C-T5)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from spherometer.figures.panels import Panel, Panels
+from spherometer.recipes.claims import Claim
+from spherometer.recipes.ends import over_label
+from spherometer.recipes.margins import levels_of
+from spherometer.recipes.papers.c_explicit import POINTS, plain, regularised, seeds
+from spherometer.recipes.papers.c_methods import (
+    FULL_RATES,
+    SIMPLE_RATES,
+    error_reduction,
+    mean_better,
+    percent,
+    percents,
+    simple_departures,
+    simple_run,
+    told,
+    wide_departures,
+    wide_run,
+)
+from spherometer.recipes.papers.c_printed import RADII, SEARCH, SEARCH_WHOLE
+from spherometer.recipes.recipe import Experiment, Scale, Table, recipe
+from spherometer.recipes.results import Results
+
+WIDE_SEEDS = {"smoke": 1, "laptop": 3, "paper": 3}
+
+
+@recipe(
+    "C-T5",
+    "EJR improves on its baseline over strengths, rates and lengths",
+    finding="SimpleCNN +4 .. +11 points; WRN-28-10 best at ρ = 2 (CIFAR-10) and 4-5 (CIFAR-100)",
+    minutes=8,
+)
+def search_table(scale: Scale) -> Experiment:
+    """SimpleCNN over rates with EJR, WRN-28-10 over radii of efficient EJR at two lengths; C Table 5, C-e10, C-e11."""
+    small, full, wide = _search_rows(scale)
+    runs = [
+        simple_run(scale, rate, method, seed, coefficient=strength, whole=whole, pair=f"{rate:g} {strength:g}")
+        for rows, whole in ((small, False), (full, True))
+        for rate, strength in rows
+        for method in ("SGD", "EJR")
+        for seed in seeds(scale)
+    ]
+    for (data, epochs), radii in wide.items():
+        for seed in range(WIDE_SEEDS[scale]):
+            runs.append(wide_run(scale, "SGD", seed, data=data, epochs=epochs))
+            runs += [wide_run(scale, "EJR", seed, data=data, epochs=epochs, rho=rho) for rho in radii]
+    cases = [
+        ({**regularised(rate, whole=whole), "pair": f"{rate:g} {strength:g}"}, plain(rate, whole=whole))
+        for rows, whole in ((small, False), (full, True))
+        for rate, strength in rows
+    ]
+    return Experiment(
+        runs=runs,
+        claims=[
+            Claim(
+                "EJR improves SimpleCNN, on average over rates and batches",
+                partial(mean_better, cases=cases),
+                unit=POINTS,
+                source="C-T5; 5.3 item 8",
+            ),
+            *_radius_claims(wide),
+        ],
+        figure=partial(_search_figure, wide=wide),
+        departures=[
+            *simple_departures(scale),
+            *wide_departures(scale),
+            "SimpleCNN rows use the simple EJR, though the title says efficient (C-e11)",
+        ],
+        table=partial(_search_table, rows=(small, full), wide=wide),
+    )
+
+
+def _search_rows(scale: Scale) -> tuple[list[Any], list[Any], dict[tuple[str, int], list[float]]]:
+    """(rate, coefficient) pairs in small and full batches, and the radii of each (data, epochs)."""
+    wide = {key: list(radii) for key, (_, radii) in RADII.items()}
+    if scale == "paper":
+        return list(SEARCH), list(SEARCH_WHOLE), wide
+    small = [(rate, strength) for rate, strength in SEARCH if rate in SIMPLE_RATES[scale]]
+    full = [(rate, strength) for rate, strength in SEARCH_WHOLE if rate in FULL_RATES[scale]]
+    lengths = {key: radii for key, radii in wide.items() if key[0] == "cifar10"}
+    return small, full, lengths if scale == "laptop" else {("cifar10", 200): [0.5, 2, 3]}
+
+
+def _radius_claims(wide: dict[tuple[str, int], list[float]]) -> list[Claim]:
+    found = []
+    for (data, epochs), radii in wide.items():
+        labels = {"data": data, "epochs": epochs}
+        found.append(
+            Claim(
+                f"efficient EJR improves the wide network on {data}, {epochs} epochs, on average over radii",
+                partial(
+                    mean_better,
+                    cases=[({"method": "EJR", "rho": rho, **labels}, {"method": "SGD", **labels}) for rho in radii],
+                ),
+                unit=POINTS,
+                source="C-T5",
+            )
+        )
+    return found
+
+
+def _search_figure(results: Results, *, wide: dict[tuple[str, int], list[float]]) -> Panels:
+    panels = []
+    for whole, title in ((False, "SimpleCNN, small batches"), (True, "SimpleCNN, full batch")):
+        series = [over_label(results, percents, "rate", name, method=name, whole=whole) for name in ("SGD", "EJR")]
+        names = [f"{rate:g}" for rate in levels_of(results, "rate", method="SGD", whole=whole)]
+        panels.append(Panel(title, "learning rate", "test accuracy, %", series, x_names=names))
+    longest = max((radii for radii in wide.values()), key=len)
+    by_radius = [
+        over_label(results, percents, "rho", f"{data}, {epochs} epochs", method="EJR", data=data, epochs=epochs)
+        for data, epochs in wide
+    ]
+    panels.append(
+        Panel("wide network", "ρ (the paper's)", "test accuracy, %", by_radius, x_names=[f"{r:g}" for r in longest])
+    )
+    return Panels(panels, caption="Baseline and EJR; mean and standard deviation over seeds.")
+
+
+def _search_table(
+    results: Results, *, rows: tuple[list[Any], list[Any]], wide: dict[tuple[str, int], list[float]]
+) -> Table:
+    found: list[list[str]] = []
+    for name, chosen, printed, whole in (
+        ("SimpleCNN B=128", rows[0], SEARCH, False),
+        ("SimpleCNN full batch", rows[1], SEARCH_WHOLE, True),
+    ):
+        for rate, strength in chosen:
+            here = {**regularised(rate, whole=whole), "pair": f"{rate:g} {strength:g}"}
+            found += _both(
+                results, f"{name}, lr {rate:g}, λ {strength:g}", printed[rate, strength], here, plain(rate, whole=whole)
+            )
+    for (data, epochs), radii in wide.items():
+        base, entries = RADII[data, epochs]
+        for rho in radii:
+            labels = {"data": data, "epochs": epochs}
+            here = {"method": "EJR", "rho": rho, **labels}
+            found += _both(
+                results,
+                f"WRN-28-10 {data}, {epochs} epochs, ρ {rho:g}",
+                (base, *entries[rho]),
+                here,
+                {"method": "SGD", **labels},
+            )
+    return Table(["setting", "source", "baseline", "with EJR", "Δ", "ERR"], found)
+
+
+def _both(
+    results: Results, name: str, printed: tuple[str, ...], here: dict[str, Any], there: dict[str, Any]
+) -> list[list[str]]:
+    ours = [
+        told(percent(results, **there)),
+        told(percent(results, **here)),
+        *error_reduction(results, here=here, there=there),
+    ]
+    return [[name, "paper", *printed], [name, "ours", *ours]]
