@@ -116,6 +116,15 @@ def test_the_legend_is_shared_where_all_panels_name_the_same(tmp_path: Path):
     assert names(Panels([*same, Panel("other", "x", "y", series[:1])])) == 4
 
 
+def test_a_label_is_named_once_and_short_logarithmic_axes_have_round_ticks():
+    twice = [Series("trial", [1, 2], [3, 40]), Series("trial", [1, 2], [4, 50]), Series("", [1, 2], [1, 2])]
+    figure = plotly_panels(Panels([Panel("", "", "", twice, log_y=True)]))[0]
+    assert [trace["showlegend"] for trace in figure["data"]] == [True, False, False]
+    assert figure["layout"]["yaxis"]["tickvals"] == [1, 2, 5, 10, 20, 50]
+    far = plotly_panels(Panels([Panel("", "", "", [Series("a", [1, 2], [1e-6, 1e3])], log_y=True)]))[0]
+    assert "tickvals" not in far["layout"]["yaxis"]
+
+
 def test_equal_labels_have_equal_colours():
     a, b, c = (Series(name, [1], [1]) for name in "abc")
     figure = Panels([Panel("1", "", "", [a, b]), Panel("2", "", "", [c, b, Series("d", [1], [1], colour=7)])])

@@ -188,7 +188,12 @@ def test_a_second_result_of_the_same_recipe_is_not_lost():
 
 
 def test_smoke_says_that_it_says_nothing():
-    assert "1 of the results is at smoke scale" in results_page([Side("here", [done(0, scale="smoke"), done(1)])])
+    smoke, laptop = done(0, scale="smoke"), done(1)
+    text = results_page([Side("here", [smoke, laptop])])
+    assert "1 of the results is at smoke scale" in text
+    assert f"<h1>{len(laptop.result.verdicts)} claims, tested</h1>" in text
+    assert text.count('<tbody class="smoke">') == 1
+    assert "<h1>Smoke only: nothing is tested yet</h1>" in results_page([Side("here", [smoke])])
 
 
 def circles(mark: str) -> list[float]:

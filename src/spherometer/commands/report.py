@@ -62,13 +62,14 @@ class Report:
 
 
 def _lines(sides: list[Side], troubles: list[str]) -> list[str]:
-    from spherometer.report.results import compared
+    from spherometer.report.results import compared, counted
     from spherometer.report.results.words import tally, told
 
     lines = []
     for side in sides:
-        answers = told(tally([verdict for done in side.done for verdict in done.result.verdicts]))
-        lines.append(f"{side.name}: {len(side.done)} recipe{'s' * (len(side.done) != 1)}; {answers}")
+        num, smoke = len(side.done), sum(done.result.scale == "smoke" for done in side.done)
+        words = f"{side.name}: {num} recipe{'s' * (num != 1)}; {told(tally(counted(side)))}"
+        lines.append(f"{words}; {smoke} at smoke scale, which says nothing" if smoke else words)
     if len(sides) > 1:
         rows = [(block, row) for block in compared(sides) for row in block.rows if row.differs]
         lines.append(f"{len(rows)} answer{'s differ' if len(rows) != 1 else ' differs'}")

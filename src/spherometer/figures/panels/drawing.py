@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spherometer.figures.panels.description import HeatPanel, Line, Panel, Panels, Series
 from spherometer.figures.panels.palette import MARKERS, PAPER
-from spherometer.figures.panels.ranges import FEW, bar_places, on_axis
+from spherometer.figures.panels.ranges import FEW, bar_places, named, on_axis
 from spherometer.figures.static import GOAL, INK, QUIET, RULE
 from spherometer.records.files import write_whole
 
@@ -124,7 +124,7 @@ def _draw_axes(axes: Axes, panel: Panel, panels: Panels, *, legend: bool) -> Non
 
 def _draw_series(axes: Axes, panel: Panel, series: Series, place: int) -> None:
     colour, marker = PAPER[place % len(PAPER)], MARKERS[place % len(MARKERS)]
-    label = _text(series.label) or "_nolegend_"
+    label = _text(series.label) if named(panel, series) else "_nolegend_"
     x, y, low, high = on_axis(panel, series)
     if series.style in ("markers", "bars"):
         errors = None

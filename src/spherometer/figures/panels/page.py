@@ -10,9 +10,11 @@ from typing import Any
 from spherometer.figures.interactive import GOAL, Figure, _axis, _layout
 from spherometer.figures.panels.description import HeatPanel, Line, Numbers, Panel, Panels, Series
 from spherometer.figures.panels.palette import PAGE, SYMBOLS
-from spherometer.figures.panels.ranges import FEW, bar_places, on_axis
+from spherometer.figures.panels.ranges import FEW, bar_places, named, on_axis
+from spherometer.figures.ticks import log_ticks
 
 DASHES = {"solid": "solid", "dashed": "dash", "dotted": "dot"}
+SHORT = 3000.0  # largest over smallest value of a logarithmic axis that has room for 1, 2, 5, ...
 MOST = 1500  # points of a series on a page; the file keeps them all
 
 
@@ -31,8 +33,10 @@ def _axes(panel: Panel, panels: Panels) -> Figure:
     legend = len(labels) > 1
     layout = _layout(height=320 + (22 * math.ceil(sum(map(len, labels)) / 36) if legend else 0))
     layout |= {
-        "xaxis": _axis(_text(panel.x_label)) | _scale(panel.log_x) | _names(panel.x_names),
-        "yaxis": _axis(_text(panel.y_label)) | _scale(panel.log_y),
+        "xaxis": _axis(_text(panel.x_label))
+        | _scale(panel.log_x, [x for entry in panel.series for x in entry.x])
+        | _names(panel.x_names),
+        "yaxis": _axis(_text(panel.y_label)) | _scale(panel.log_y, [y for entry in panel.series for y in entry.y]),
         "shapes": [_stroke(line) for line in panel.lines],
         "annotations": [_label(line, panel) for line in panel.lines],
         "showlegend": legend,
@@ -47,7 +51,7 @@ def _traces(panel: Panel, series: Series, place: int) -> list[dict[str, Any]]:
     x, y, low, high = ([values[k] for k in kept] if values is not None else None for values in on_axis(panel, series))
     assert x is not None
     assert y is not None
-    shown = {"x": _nulls(x), "y": _nulls(y), "name": _text(series.label), "showlegend": bool(series.label)}
+    shown = {"x": _nulls(x), "y": _nulls(y), "name": _text(series.label), "showlegend": named(panel, series)}
     shown["legendgroup"] = f"{place} {series.style}"
     shown["hovertemplate"] = f"{_text(series.label)}<br>%{{x:.4~g}}, %{{y:.4~g}}<extra></extra>"
     if series.style in ("markers", "bars"):
@@ -139,8 +143,13 @@ def _heat(panel: HeatPanel) -> Figure:
     return {"data": [cells], "layout": layout}
 
 
-def _scale(log: bool) -> dict[str, Any]:
-    return {"type": "log", "exponentformat": "power"} if log else {}
+def _scale(log: bool, values: Numbers) -> dict[str, Any]:
+    """A logarithmic axis, with 1, 2, 5, ... on it where it is short."""
+    if not log:
+        return {}
+    positive = [value for value in values if 0 < value < math.inf]
+    short = bool(positive) and 2 * min(positive) < max(positive) < SHORT * min(positive)
+    return {"type": "log", "exponentformat": "power"} | ({"tickvals": log_ticks(positive)} if short else {})
 
 
 def _names(names: Any) -> dict[str, Any]:

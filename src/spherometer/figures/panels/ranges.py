@@ -39,6 +39,11 @@ def bar_places(panel: Panel, series: Series) -> tuple[list[float], float]:
     return [x + shift for x in series.x], width
 
 
+def named(panel: Panel, series: Series) -> bool:
+    """Whether the legend names a series: it has a label, and is the first of its panel that has it."""
+    return bool(series.label) and next(one for one in panel.series if one.label == series.label) is series
+
+
 def _shown(value: float, *, log: bool) -> float:
     return value if math.isfinite(value) and (value > 0 or not log) else math.nan
 

@@ -36,11 +36,12 @@ def results_page(sides: Sequence[Side], troubles: Sequence[str] = ()) -> str:
     blocks = compared(sides)
     return template.render(
         title=_title(sides, blocks),
-        lead=_lead(sides, blocks),
-        sides=[{"name": side.name, "counts": words.tally(_verdicts(side))} for side in sides],
+        lead=_lead(sides),
+        sides=[{"name": side.name, "counts": words.tally(counted(side))} for side in sides],
         answers=ANSWERS,
         symbols=words.SYMBOLS,
         troubles=list(troubles),
+        recipes=sum(done.result.scale != "smoke" for done in sides[0].done),
         smoke=sum(done.result.scale == "smoke" for side in sides for done in side.done),
         blocks=[_block(block, place) for place, block in enumerate(blocks)],
         version=__version__,
@@ -50,24 +51,28 @@ def results_page(sides: Sequence[Side], troubles: Sequence[str] = ()) -> str:
     )
 
 
-def _verdicts(side: Side) -> list[Verdict]:
-    return [verdict for done in side.done for verdict in done.result.verdicts]
+def counted(side: Side) -> list[Verdict]:
+    """The verdicts that say something: those of the smoke scale only show that recipes run."""
+    return [verdict for done in side.done if done.result.scale != "smoke" for verdict in done.result.verdicts]
 
 
 def _title(sides: Sequence[Side], blocks: Sequence[Block]) -> str:
     if len(sides) > 1:
         num = sum(row.differs for block in blocks for row in block.rows)
         return f"{num or 'No'} answer{'s differ' if num != 1 else ' differs'}"
-    return f"{len(_verdicts(sides[0]))} claims, tested"
+    num = len(counted(sides[0]))
+    return f"{num} claims, tested" if num else "Smoke only: nothing is tested yet"
 
 
-def _lead(sides: Sequence[Side], blocks: Sequence[Block]) -> str:
+def _lead(sides: Sequence[Side]) -> str:
     if len(sides) > 1:
-        told = "; ".join(f"{side.name}: {words.told(words.tally(_verdicts(side)))}" for side in sides)
+        told = "; ".join(f"{side.name}: {words.told(words.tally(counted(side)))}" for side in sides)
         return f"Two folders of results side by side, answers that differ first. {told}."
-    papers = sorted({block.first.result.paper for block in blocks})
-    told = words.told(words.tally(_verdicts(sides[0])))
-    num = len(blocks)
+    papers = sorted({done.result.paper for done in sides[0].done if done.result.scale != "smoke"})
+    if not papers:
+        return "Every result here is at smoke scale, which shows that recipes run and says nothing about the papers."
+    told = words.told(words.tally(counted(sides[0])))
+    num = sum(done.result.scale != "smoke" for done in sides[0].done)
     return (
         f"Sentences of the papers as statistical tests that were fixed before the runs: {told}. They come from "
         f"{num} recipe{'s' * (num != 1)} ({', '.join(papers)})."
@@ -83,6 +88,7 @@ def _block(block: Block, place: int) -> dict[str, Any]:
         "finding": first.finding,
         "scales": [done.result.scale if done else "" for done in block.sides],
         "stamp": stamp(block.first.figure) if block.first.figure else "",
+        "smoke": all(done is None or done.result.scale == "smoke" for done in block.sides),
         "differs": block.differs,
         "rows": [
             {
