@@ -150,7 +150,7 @@ def half_the_epochs(scale: Scale) -> Experiment:
 )
 def second_version(scale: Scale) -> Experiment:
     """EJR.v2 over ρ and μ, Setting 2; C Table 6, Eq 55-60, L10."""
-    grid = list(SECOND) if scale != "smoke" else [(2, 0.03), (1, 0.1)]
+    grid: list[tuple[float, float]] = list(SECOND) if scale != "smoke" else [(2, 0.03), (1, 0.1)]
     count = range(at_scale(scale, smoke=1, laptop=3, paper=3))
     runs = [wide_run(scale, "SGD", seed, epochs=EPOCHS) for seed in count]
     runs += [wide_run(scale, "EJR", seed, epochs=EPOCHS, rho=2) for seed in count]
