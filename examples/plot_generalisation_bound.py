@@ -14,7 +14,6 @@ import torch
 
 import spherometer as sm
 from spherometer.theory import Cover, Cube, Theorems
-from spherometer.training import Plain, Training
 from spherometer.zoo import build_model, uniform_cube
 
 NUM_STEPS, NUMBERS = 300, (16, 40, 100, 250)
@@ -27,15 +26,23 @@ def target(inputs):
 
 def train(method, data):
     """A tanh network with two hidden layers, all samples in each step."""
-    model = build_model("digits-mlp", num_classes=1, input_shape=(1,), width=32, seed=0)
-    options = {"lr": 0.01, "weight_decay": 0.02 if method == "weight decay" else 0.0}
+    model = build_model("digits-mlp", num_classes=1, input_shape=(1,), width=16, seed=0)
+    options = {"lr": 0.01, "weight_decay": 1e-3 if method == "weight decay" else 0.0}
     rho = 0.02 if method == "SAM" else 0.0  # 0 is the base optimiser
     optimizer = sm.optim.SAM(model.parameters(), torch.optim.Adam, rho=rho, model=model, **options)
-    fall = lambda epoch: 0.5 * (1 + math.cos(math.pi * epoch / NUM_STEPS))  # noqa: E731
-    training = Training(model, optimizer, data.tensors, Plain(sm.HalfSquaredError()), schedule=fall)
-    for _ in training.run(NUM_STEPS):
-        pass
-    return model.eval()
+    inputs, targets = data.tensors
+    loss_function = sm.HalfSquaredError()
+
+    def closure():
+        optimizer.zero_grad()
+        loss = loss_function(model(inputs), targets)
+        loss.backward()
+        return loss
+
+    for step in range(NUM_STEPS):
+        optimizer.param_groups[0]["lr"] = 0.005 * (1 + math.cos(math.pi * step / NUM_STEPS))
+        optimizer.step(closure)
+    return model
 
 
 held_out = uniform_cube(1000, 1, seed=1, target=target)
@@ -55,6 +62,8 @@ for colour, method in zip(("C0", "C1", "C2"), ("Adam", "weight decay", "SAM"), s
     axis.loglog(NUMBERS, [bound.seen for bound in bounds], "--", color=colour, label="bound, V as it was met")
     axis.loglog(NUMBERS, [bound.left for bound in bounds], "o", color=colour, label="measured error")
 axis.set(xlabel="samples N", ylabel="E‖f − f*‖ and its bound")
+axis.set_xticks(NUMBERS, NUMBERS)
+axis.minorticks_off()
 axis.legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.18), frameon=False)
 figure.tight_layout()
 

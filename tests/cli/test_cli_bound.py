@@ -49,8 +49,8 @@ def test_digits_have_an_unknown_support_and_say_so(run):
         "variation V of the Jacobian",
         "A 6.1 corrected",
         "not all known",
-        "support convex not known",
-        "interpolation reached FAILS",
+        "not known support convex: nothing is known",
+        "FAILS interpolation reached: largest",
     ):
         assert words in " ".join(outcome.out.split()), words
 

@@ -188,21 +188,33 @@ def _theorems(told: Survey) -> Table:
 
 def _hypotheses(told: Survey) -> Table:
     """Every hypothesis once, the doubtful ones first, with the forms that want it."""
-    users: dict[Hypothesis, list[str]] = {}
+    users: dict[Hypothesis, list[Statement]] = {}
     for bound in _bounds(told):
         for hypothesis in bound.hypotheses:
-            users.setdefault(hypothesis, []).append(_short(bound).removeprefix("A "))
+            users.setdefault(hypothesis, []).append(bound)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("hypothesis", ratio=4)
     table.add_column("", no_wrap=True)
-    table.add_column("reason", ratio=5)
+    table.add_column("hypothesis: reason", ratio=1)
     table.add_column("wanted by", no_wrap=True)
     words = {False: "FAILS", None: "not known", True: "holds"}
     for verdict, word in words.items():
-        for hypothesis, names in users.items():
+        for hypothesis, bounds in users.items():
             if hypothesis.holds is verdict:
-                table.add_row(hypothesis.name, word, hypothesis.reason, "\n".join(names))
+                table.add_row(word, f"{hypothesis.name}: {hypothesis.reason}", _wanted_by(bounds))
     return table
+
+
+def _wanted_by(bounds: list[Statement]) -> str:
+    """`4.3, 5.1 printed`; without a form where both want it."""
+    printed, corrected = (
+        [bound.theorem.split()[-1] for bound in bounds if bound.form == form] for form in ("printed", "corrected")
+    )
+    if printed == corrected:
+        return ", ".join(printed)
+    named = [
+        f"{', '.join(numbers)} {form}" for numbers, form in ((printed, "printed"), (corrected, "corrected")) if numbers
+    ]
+    return "\n".join(named)
 
 
 def _bounds(told: Survey) -> list[Statement]:
