@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -142,20 +142,24 @@ def _word(name: str) -> str:
 
 
 def _figure(results: Results) -> Panels:
-    factors = results.curve(FACTOR)
-
-    def panel(title: str, names: tuple[str, ...]) -> Panel:
+    def panel(title: str, y_label: str, names: tuple[str, ...], change: Callable[[np.ndarray], np.ndarray]) -> Panel:
         series = []
         for name in names:
             curves = [
-                (scales, values / values[list(scales).index(1.0)])
-                for (_, scales), (_, values) in zip(factors, results.curve(name), strict=True)
+                (np.log2(factors), change(values / values[list(factors).index(1.0)]))
+                for (_, factors), (_, values) in zip(results.curve(FACTOR), results.curve(name), strict=True)
             ]
             series.append(over_seeds(curves, _word(name)))
-        return Panel(title, "factor of the first layer", "value / value at factor 1", series, log_x=True, log_y=True)
+        return Panel(title, "log₂ of the factor of the first layer", y_label, series, log_y=True)
+
+    def distance(ratios: np.ndarray) -> np.ndarray:
+        return np.maximum(np.abs(ratios - 1), np.finfo(float).eps)
 
     return Panels(
-        [panel("what moves", MOVED), panel("what stays", KEPT)],
+        [
+            panel("what moves", "value / value at factor 1", MOVED, lambda ratios: ratios),
+            panel("what stays", "relative change, from 2e-16 on", KEPT, distance),
+        ],
         columns=2,
         caption="The same function with other weights: the first layer times a factor, the last divided by it.",
     )
