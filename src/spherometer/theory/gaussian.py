@@ -21,7 +21,7 @@ class TruncatedGaussian(Support):
 
     Example:
         >>> print(TruncatedGaussian(1, tail=0.01).radius(1000, 0.1))
-        solved: 0.7646
+        solved: 1.07
     """
 
     detour = 1.0
