@@ -158,8 +158,8 @@ variant(
 )
 def squared_error(scale: Scale) -> Experiment:
     """‖H‖ and ‖⟨J⟩‖² with half the squared error, where M = I; C Fig 35, App P, T10, 5.3 item 1."""
-    used = at_scale(scale, smoke=[0.1, 0.2], laptop=[0.1, 0.2, 0.4], paper=[0.02, 0.04, 0.08])
-    steps = at_scale(scale, smoke=20, laptop=1000, paper=6000)
+    used = at_scale(scale, smoke=[0.1, 0.2], laptop=[0.16, 0.2, 0.25], paper=[0.02, 0.04, 0.08])
+    steps = at_scale(scale, smoke=20, laptop=500, paper=6000)
     runs = [
         plain_run(
             scale,

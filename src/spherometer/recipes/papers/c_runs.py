@@ -138,8 +138,11 @@ def descent_steps(scale: Scale, network: str) -> int:
     return int(at_scale(scale, smoke=20, laptop=500, paper=6000 if network == "cnn6" else 2000))
 
 
-def departures(scale: Scale, network: str, *more: str, descent: bool = False) -> list[str]:
+def departures(
+    scale: Scale, network: str, *more: str, descent: bool = False, faster: Mapping[str, float] | None = None
+) -> list[str]:
     """What all figures of Setting 1 leave open, and what is smaller at this scale."""
+    factors: Mapping[str, float] = faster or (DESCENT_FASTER if descent else FASTER)
     if scale == "paper":
         common = [
             "three seeds where the paper shows one run, so that claims can be judged",
@@ -151,7 +154,7 @@ def departures(scale: Scale, network: str, *more: str, descent: bool = False) ->
     else:
         common = [
             STAND_IN[network].format(num=DESCENT_SAMPLES if descent else 500),
-            f"learning rates {(DESCENT_FASTER if descent else FASTER)[scale]:g} times the paper's",
+            f"learning rates {factors[scale]:g} times the paper's",
             f"batches, where there are, 1/{SMALLER[scale]} of the paper's",
         ]
     return [*common, *more]
