@@ -62,7 +62,9 @@ def _interpolation(curves: Curves) -> int | None:
     """Place among the tracked steps where the training loss is first below `INTERPOLATED`."""
     steps, losses = curves["train_loss"]
     below = steps[losses < INTERPOLATED]
-    places = np.flatnonzero(curves["log_volume"][0] >= below[0]) if len(below) else []
+    if not len(below):
+        return None
+    places = np.flatnonzero(curves["log_volume"][0] >= below[0])
     return int(places[0]) if len(places) else None
 
 

@@ -37,7 +37,7 @@ def zoo(scale: Scale, *, network: str = "vgg11") -> Experiment:
     """Networks that differ in learning rate, batch size and seed, measured when they are trained; L40."""
     num = at_scale(scale, smoke=5, laptop=30, paper=100)
     draws = np.random.default_rng(0)
-    rates = np.exp(draws.uniform(*np.log(RATES), size=num))
+    rates = np.exp(draws.uniform(np.log(RATES[0]), np.log(RATES[1]), size=num))
     batches = draws.integers(BATCHES[0], BATCHES[1] + 1, size=num)
     drawn = zip(rates.tolist(), batches.tolist(), strict=True)
     return Experiment(

@@ -12,7 +12,8 @@ from spherometer.recipes.recipe import Experiment, Scale, Table, at_scale, recip
 from spherometer.recipes.results import Results, Run, training_run
 from spherometer.recipes.spectra import spectrum_panel
 
-SGD, ADAM = {"optimiser": "SGD"}, {"optimiser": "Adam"}
+SGD: dict[str, Any] = {"optimiser": "SGD"}
+ADAM: dict[str, Any] = {"optimiser": "Adam"}
 MEASURED = ("sharpness", "hessian_trace", "mean_squared_eigenvalue")
 AVERAGED = 0.54  # share of the epochs after which iterates are averaged
 DECAYS = {"cifar100": {"SGD": 5e-4, "Adam": 0.25}, "cifar10": {"SGD": 3e-4, "Adam": 0.35}}
