@@ -67,12 +67,12 @@ COMMANDS = {
         ),
         Command(
             "recipes",
-            "the catalogue of the papers' experiments: what each should find, and what was done",
+            "the papers' experiments: what each should find, and what was done",
             ("spherometer recipes", "spherometer recipes A-F1"),
         ),
         Command(
             "run",
-            "rerun experiments of the papers, from training to verdict; killed runs go on",
+            "rerun experiments of the papers, training to verdict; killed runs go on",
             ("spherometer run A-F1 --scale smoke", "spherometer run C --workers 4", "spherometer run A-F1 --ray auto"),
         ),
         Command(
