@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from spherometer.recipes.claims import judge
 
 from spherometer.recipes import find_recipe, perform
+from spherometer.recipes.claims import judge
 from spherometer.recipes.papers import d_toy
 from spherometer.recipes.results import Results, Run
 from spherometer.recipes.spectra import spectrum_panel
