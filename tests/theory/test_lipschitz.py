@@ -32,7 +32,7 @@ def few_steps(monkeypatch):
 
 @pytest.mark.usefixtures("few_steps")
 def test_certificates_are_above_all_that_is_met():
-    for seed in range(200):
+    for seed in range(100):
         check_network(seed)
 
 

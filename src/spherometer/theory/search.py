@@ -13,6 +13,7 @@ from spherometer.problems.modes import differentiating
 ENTRIES = 2**23  # of the Jacobians held at once
 FORWARD = 4  # passes backward that cost as much as one forward along a direction
 ROUNDING = 1e-12  # of a difference of Jacobians, relative to their norms
+SPAN = 4.0  # of the mean over a segment, relative to a step: shorter ones miss most kinks
 SHORTEST = 2.0**-6  # a step, relative to the radius, below which climbing stops
 
 
@@ -63,7 +64,7 @@ class _Climb:
     """Ascent from the best of some draws; each sample has its own step length, halved when a step does not help.
 
     Uphill for σ = u'Jv with fixed u, v is the gradient of u'(f(x + hv) − f(x − hv))/2h, the mean of u'Jv over a
-    segment of the size of a step: it also feels the kinks of piecewise linear networks, where J has no derivative.
+    segment a few steps long: it also feels the kinks of piecewise linear networks, where J has no derivative.
     """
 
     def __init__(self, model: nn.Module, centres: Tensor, radius: float, *, pair: bool) -> None:
@@ -102,7 +103,7 @@ class _Climb:
     def _uphill(self, state: tuple[Tensor, ...], lengths: Tensor, generator: Generator) -> list[Tensor]:
         _, left, right, *points = state
         reach = _like(lengths * self.radius, self.centres)
-        offset = reach * right.reshape(self.centres.shape)
+        offset = SPAN * reach * right.reshape(self.centres.shape)
         moved = []
         for sign, point in zip(self.signs, points, strict=True):
             slope = self._pulled(point + offset, left) - self._pulled(point - offset, left)
