@@ -62,7 +62,12 @@ def regularised(rate: float, *, whole: bool = False) -> dict[str, Any]:
 def main_table(scale: Scale) -> Experiment:
     """SGD, SAM, ASAM and EJR: SimpleCNN in small and in full batches, wide residual networks; C Table 1, 5.3 item 8."""
     small, full = SIMPLE_RATES[scale], FULL_RATES[scale]
-    runs = [simple_run(scale, rate, method, seed) for rate in small for method in METHODS for seed in seeds(scale)]
+    runs = [
+        simple_run(scale, rate, method, seed)
+        for rate in small
+        for method in (METHODS if scale != "laptop" else ("SGD", "SAM", "EJR"))
+        for seed in seeds(scale)
+    ]
     runs += [
         simple_run(scale, rate, method, seed, coefficient=WHOLE_COEFFICIENT, whole=True)
         for rate in full
@@ -131,7 +136,7 @@ def _missing(scale: Scale) -> list[str]:
         return []
     return [
         "no wide residual networks here: C-F6, C-F29, C-T5 and C-T6 have their stand-ins",
-        "SAM and ASAM in small batches only",
+        "SAM in small batches only; no ASAM at laptop scale, for its time",
     ]
 
 
