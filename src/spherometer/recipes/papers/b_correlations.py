@@ -6,7 +6,7 @@ import numpy as np
 
 from spherometer.figures.panels import HeatPanel, Panels
 from spherometer.recipes.claims import AnyClaim, Correlation, Stronger
-from spherometer.recipes.papers.b_learners import LEARNERS, STAND_INS, open_choices
+from spherometer.recipes.papers.b_learners import FASTER, LEARNERS, STAND_INS, open_choices, rate_at
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe, variant
 from spherometer.recipes.results import Results, Run, training_run
 from spherometer.recipes.statistics import Tested, pearson
@@ -41,7 +41,10 @@ def zoo(scale: Scale, *, network: str = "vgg11") -> Experiment:
     batches = draws.integers(BATCHES[0], BATCHES[1] + 1, size=num)
     drawn = zip(rates.tolist(), batches.tolist(), strict=True)
     return Experiment(
-        runs=[_run(scale, network, round(rate, 4), batch, seed) for seed, (rate, batch) in enumerate(drawn)],
+        runs=[
+            _run(scale, network, round(rate_at(scale, network, rate), 4), batch, seed)
+            for seed, (rate, batch) in enumerate(drawn)
+        ],
         claims=CLAIMS[network](),
         figure=_figure,
         departures=_departures(scale, network, num),
@@ -150,7 +153,8 @@ def _departures(scale: Scale, network: str, num: int) -> list[str]:
     if scale == "paper":
         return [*chosen, *open_choices(network)]
     steps = at_scale(scale, smoke=60, laptop=STEPS[network], paper=0)
-    return [STAND_INS[network], f"{num} networks instead of 100, {steps:,} iterations", *chosen]
+    faster = f", learning rates {FASTER[network]} times as large" if FASTER[network] > 1 else ""
+    return [STAND_INS[network], f"{num} networks instead of 100, {steps:,} iterations{faster}", *chosen]
 
 
 variant(
