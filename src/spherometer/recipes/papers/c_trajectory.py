@@ -105,7 +105,11 @@ def _figure(results: Results, *, networks: dict[str, tuple[int, tuple[int, int] 
         panels.append(_panel(results, network, 0, whole))
         if zoom is not None:
             panels.append(_panel(results, network, *zoom))
-    return Panels(panels, columns=2, caption="One run of gradient descent; colours follow the steps.")
+    return Panels(
+        panels,
+        columns=2,
+        caption="One run of gradient descent; colours follow the steps. Networks by their names in the paper.",
+    )
 
 
 def _panel(results: Results, network: str, low: int, high: int) -> Panel:
