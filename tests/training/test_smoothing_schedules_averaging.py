@@ -171,3 +171,16 @@ def test_gadam_is_adam_with_decoupled_decay_a_schedule_and_an_average():
         kept.append(flat(twin.parameters()))
     assert_close(flat(model.parameters()), kept[-1])
     assert_close(flat(recipe.average.finished([]).parameters()), (kept[4] + kept[5]) / 2)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_smoothed_loss_near_zero_may_still_be_cut(seed):
+    """It is the difference of logarithms of size one: their rounding is not taken for samples that see each other."""
+    labels, model = torch.arange(8), nn.Linear(10, 10, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.eye(10))
+    targets = smooth_labels(nn.functional.one_hot(labels, 10).float(), 0.75)
+    noise = 0.01 * torch.randn(8, 10, generator=torch.Generator().manual_seed(seed))
+    problem = sm.Problem(model, SmoothedCrossEntropy(0.75), (targets.log() + noise, labels))
+    assert float(problem.loss_at()) < 1e-4
+    assert problem.splittable

@@ -45,9 +45,10 @@ def halves_agree(problem: Problem) -> bool:
     with torch.no_grad():
         contents = [placed(take(whole, *end), problem.device, problem.precision) for end in ends]
         together, *halves = [problem.evaluate(state, Piece(0, content)) for content in contents]
-    mean = sum(float(half.loss) * half.count for half in halves)
-    rounding = torch.finfo(problem.precision).eps ** 0.75  # 6e-6 in float32, 2e-12 in float64
-    return abs(mean - float(together.loss) * together.count) <= rounding * abs(mean) and (
+    mean, epsilon = sum(float(half.loss) * half.count for half in halves), torch.finfo(problem.precision).eps
+    rounding = epsilon**0.75 * abs(mean)  # 6e-6 of the loss in float32, 2e-12 in float64
+    rounding += 16 * epsilon * together.count  # a small loss may be the difference of logarithms of size one
+    return abs(mean - float(together.loss) * together.count) <= rounding and (
         sum(half.count for half in halves) == together.count
     )
 
