@@ -154,7 +154,7 @@ def fit(settings: Mapping[str, Any], folder: Path) -> None:
             curve = model(grid).flatten()
         slopes = Problem(model, loss, (grid, curve[:, None]))
         first = next(module for module in model.modules() if isinstance(module, nn.Linear))
-        ends = {f"final_{name}": entry.estimate for name, entry in found.items()}
+        ends: dict[str, Any] = {f"final_{name}": entry.estimate for name, entry in found.items()}
         ends[SLOPE] = measure(slopes, "input_jacobian_norm")["input_jacobian_norm"].estimate
         ends[FIRST_LAYER] = float(torch.linalg.matrix_norm(first.weight.detach(), 2))
         run.write(settings["steps"], ends, arrays={"fit": curve})
@@ -169,7 +169,7 @@ def _last(fits: dict[int, np.ndarray]) -> np.ndarray:
     return fits[max(fits)]
 
 
-def _labels(activation: str, start: str) -> dict[str, str]:
+def _labels(activation: str, start: str) -> dict[str, Any]:
     return {"activation": activation, "start": start}
 
 

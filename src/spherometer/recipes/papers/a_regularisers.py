@@ -98,7 +98,10 @@ def correlations(scale: Scale, *, network: str = "vgg11", data: str = "cifar10",
             ),
             Correlation(
                 "under SAM a smaller sharpness goes with a smaller Jacobian norm",
-                lambda results: tuple(numbers(results, name, technique="SAM") for name in (SHARPNESS, NORM)),
+                lambda results: (
+                    numbers(results, SHARPNESS, technique="SAM"),
+                    numbers(results, NORM, technique="SAM"),
+                ),
                 sign=1,
                 source=f"{source}; 5.3 item 12",
             ),
