@@ -132,7 +132,7 @@ def _figure(results: Results) -> Panels:
     found = table(results)
     cells = [[_correlation(found[row], found[column]) for column in COLUMNS] for row in COLUMNS]
     panel = HeatPanel(
-        f"Pearson correlation over {len(results.runs)} networks, 95 % intervals",
+        f"Pearson correlation over {cells[0][0].num} networks, 95 % intervals",
         [[cell.value for cell in row] for row in cells],
         COLUMNS,
         COLUMNS,

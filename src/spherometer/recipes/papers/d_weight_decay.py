@@ -87,10 +87,11 @@ def _runs(scale: Scale, wanted: Network, decays: Sequence[float]) -> list[Run]:
 
 def _run(scale: Scale, wanted: Network, decay: float, seed: int) -> Run:
     paper = scale == "paper"
-    spectrum = at_scale(scale, smoke=8, laptop=40, paper=100) if seed == 0 else 0
+    num, steps = wanted.measured
+    spectrum = at_scale(scale, smoke=8, laptop=steps, paper=100) if seed == 0 else 0
     measurement: dict[str, Any] = {
         "measure": list(MEASURED),
-        "measure_num": at_scale(scale, smoke=50, laptop=500, paper=None),
+        "measure_num": at_scale(scale, smoke=50, laptop=num, paper=None),
         "spectrum": spectrum,
     }
     if wanted.batchnorm:
@@ -197,7 +198,8 @@ def _departures(scale: Scale, wanted: Network) -> list[str]:
     if scale == "paper":
         return [*chosen, "three seeds (the paper shows one)"]
     rate, epochs = wanted.rates[1], at_scale(scale, smoke=4, laptop=wanted.epochs[1], paper=0)
-    return [wanted.stand_in, f"learning rate {rate:g}, {epochs} epochs", *chosen, "spectra on 500 training samples"]
+    num = at_scale(scale, smoke=50, laptop=wanted.measured[0], paper=0)
+    return [wanted.stand_in, f"learning rate {rate:g}, {epochs} epochs", *chosen, f"measured on {num} training samples"]
 
 
 for number, (network, words, finding) in enumerate(
