@@ -117,7 +117,7 @@ def _runs(
     """Strengths, learning rates, and a run for each; the one of strength 0 is shared by all techniques."""
     grid: dict[str, Any] = at_scale(scale, smoke=SMOKE, laptop=LAPTOP, paper=FULL)
     rates: tuple[float, ...] = at_scale(scale, smoke=(0.1,), laptop=(0.05,), paper=(0.1, 0.01, 0.001))
-    seeds = range(at_scale(scale, smoke=1, laptop=3, paper=5))
+    seeds = range(at_scale(scale, smoke=1, laptop=5, paper=5))
     runs = [
         _run(scale, network, data, batchnorm, technique, strength, rate, seed)
         for technique, strengths in grid.items()

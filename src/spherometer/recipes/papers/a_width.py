@@ -27,7 +27,7 @@ STILL = 0.01  # a linearised network's λ₁ moves by no more than its accuracy
 def width(scale: Scale) -> Experiment:
     """GD on half the squared error: how far the sharpness rises, for networks and their linearisations; 5.3 item 9."""
     widths = at_scale(scale, smoke=(8, 32), laptop=(16, 128, 1024), paper=(64, 512, 4096))
-    seeds = range(at_scale(scale, smoke=2, laptop=3, paper=5))
+    seeds = range(at_scale(scale, smoke=2, laptop=5, paper=5))
     kinds = (False, True)
     source = "A section 5; 5.3 item 9"
     return Experiment(
