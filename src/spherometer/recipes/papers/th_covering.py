@@ -97,9 +97,11 @@ def _figure(results: Results) -> Panels:
             return [ordered.final(name, num=num)[0] for num in numbers]
 
         styles = {"printed": "dotted", "corrected": "dashed", "solved": "solid"}
-        series = [Series(form, numbers, values(form), style=style) for form, style in styles.items()]
-        series.append(Series("observed, 90 %", numbers, values("observed"), style="markers"))
-        panels.append(Panel(support, "samples N", "radius", series, log_x=True, log_y=True))
+        places = range(len(numbers))
+        series = [Series(form, places, values(form), style=style) for form, style in styles.items()]
+        series.append(Series("observed, 90 %", places, values("observed"), style="markers"))
+        names = [str(num) for num in numbers]
+        panels.append(Panel(support, "samples N", "radius", series, log_y=True, x_names=names))
     return Panels(
         panels, caption=f"Radii that cover with probability 1 − {EPSILON:g}, and what draws of N samples need."
     )
