@@ -61,8 +61,9 @@ def _index(papers: list[tuple[str, list[RecipeResult]]]) -> str:
         "",
         f"{len(results)} recipes run by `spherometer run ID` on two cores, {len(answers)} claims: {counts}. "
         "A laptop's network is smaller than the paper's, so a verdict is about the mechanism at that size; every "
-        "departure is listed with its recipe. Claims were fixed before the runs. A claim that fails is a finding: the "
-        "pages say what was tried to understand it.",
+        "departure is listed with its recipe. Claims and settings were written before the runs, and some were changed "
+        "after a first look: [the list](revisions.md). A claim that fails is a finding: the pages say what was tried to "
+        "understand it.",
         "",
         "| recipe | idea | holds | fails | undecided |",
         "|---|---|---|---|---|",
@@ -72,7 +73,7 @@ def _index(papers: list[tuple[str, list[RecipeResult]]]) -> str:
             found = [verdict.answer for verdict in result.verdicts]
             cells = " | ".join(str(found.count(answer) or "") for answer in MARKS)
             lines.append(f"| [{result.id}](paper-{paper.lower()}.md#{result.id.lower()}) | {result.idea} | {cells} |")
-    pages = [f"paper-{paper.lower()}" for paper, _ in papers]
+    pages = [*(f"paper-{paper.lower()}" for paper, _ in papers), "revisions"]
     return "\n".join([*lines, "", "::::{toctree}", ":hidden:", "", *pages, "::::", ""])
 
 
