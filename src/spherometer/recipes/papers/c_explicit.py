@@ -32,7 +32,7 @@ from spherometer.recipes.results import Results, Run
 POINTS = "percentage points"
 COEFFICIENTS = {  # of C-F36; the grid is not in the text
     "smoke": (0.0, 0.01),
-    "laptop": (0.0, 0.001, 0.01, 0.03, 0.1),
+    "laptop": (0.0, 0.001, 0.01, 0.1),
     "paper": (0.0, 0.001, 0.003, 0.01, 0.03, 0.1),
 }
 WHOLE_COEFFICIENT = 0.001
