@@ -62,8 +62,8 @@ def _index(papers: list[tuple[str, list[RecipeResult]]]) -> str:
         f"{len(results)} recipes run by `spherometer run ID` on two cores, {len(answers)} claims: {counts}. "
         "A laptop's network is smaller than the paper's, so a verdict is about the mechanism at that size; every "
         "departure is listed with its recipe. Claims and settings were written before the runs, and some were changed "
-        "after a first look: [the list](revisions.md). A claim that fails is a finding: the pages say what was tried to "
-        "understand it.",
+        "after a first look: [the list](revisions.md). A claim that fails is a finding: the pages say what was tried "
+        "to understand it.",
         "",
         "| recipe | idea | holds | fails | undecided |",
         "|---|---|---|---|---|",
