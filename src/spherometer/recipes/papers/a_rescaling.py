@@ -36,7 +36,7 @@ KEPT = (
 )
 MOVED = ("hessian_trace", "sharpness", "jacobian_sharpness", "nmls")
 SAME = 1e-6  # of the value, in double precision
-FACTOR = "factor"
+FACTOR, FACTORS = "factor", (0.1, 0.3, 1.0, 3.0, 10.0)  # no powers of two, which would be exact
 
 
 @recipe(
@@ -47,12 +47,7 @@ FACTOR = "factor"
 )
 def rescaling(scale: Scale) -> Experiment:
     """A trained ReLU network with its first layer times a factor, its last divided by it; L33, T41, 5.3 item 11."""
-    factors = at_scale(
-        scale,
-        smoke=(0.5, 1.0, 2.0),
-        laptop=(0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0),
-        paper=(0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0),
-    )
+    factors = at_scale(scale, smoke=(0.3, 1.0, 3.0), laptop=FACTORS, paper=FACTORS)
     seeds = range(at_scale(scale, smoke=2, laptop=5, paper=5))
     source = "T41; 5.3 item 11"
     return Experiment(
@@ -146,11 +141,11 @@ def _figure(results: Results) -> Panels:
         series = []
         for name in names:
             curves = [
-                (np.log2(factors), change(values / values[list(factors).index(1.0)]))
+                (np.log10(factors), change(values / values[list(factors).index(1.0)]))
                 for (_, factors), (_, values) in zip(results.curve(FACTOR), results.curve(name), strict=True)
             ]
             series.append(over_seeds(curves, _word(name)))
-        return Panel(title, "log₂ of the factor of the first layer", y_label, series, log_y=True)
+        return Panel(title, "log₁₀ of the factor of the first layer", y_label, series, log_y=True)
 
     def distance(ratios: np.ndarray) -> np.ndarray:
         return np.maximum(np.abs(ratios - 1), np.finfo(float).eps)
