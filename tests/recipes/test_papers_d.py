@@ -11,8 +11,15 @@ from spherometer.recipes.papers import d_toy
 from spherometer.recipes.results import Results, Run
 from spherometer.recipes.spectra import spectrum_panel
 from spherometer.records import RunWriter
-from spherometer.sweeps import Job, sweep
+from spherometer.sweeps import Job, Outcome
 from spherometer.zoo import build_model
+
+
+def done_here(jobs, root):
+    """The jobs in this very process: a worker of a sweep takes longer to start than they run."""
+    for job in jobs:
+        job.load()(dict(job.settings), job.folder(root))
+    return [Outcome(job, "done" if job.is_done(root) else "failed") for job in jobs]
 
 
 @pytest.mark.parametrize(
@@ -122,8 +129,8 @@ def test_toy_claims_can_fail(tmp_path):
 
 @pytest.mark.parametrize("name", ["D-TOY", "D-F2", "D-F8", "D-F6"])
 def test_smoke(name, tmp_path):
-    result = perform(find_recipe(name), "smoke", tmp_path, lambda jobs: sweep(jobs, tmp_path, workers=1))
-    assert [run["message"] for run in result.runs if run["state"] == "failed"] == []
+    result = perform(find_recipe(name), "smoke", tmp_path, lambda jobs: done_here(jobs, tmp_path))
+    assert {run["state"] for run in result.runs} == {"done"}
     assert all(np.isfinite(verdict.effect) for verdict in result.verdicts)
     if name == "D-TOY":
         assert {verdict.answer for verdict in result.verdicts[:2]} == {"holds"}
