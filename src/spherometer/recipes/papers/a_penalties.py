@@ -134,7 +134,7 @@ def _departures(scale: Scale) -> list[str]:
         "the grids of coefficients are not in the text: chosen here (A-e13)",
         "ResNet18 with batch norm: the caption leaves the network open",
         "the Input penalty is the unbiased N·C‖u'J‖², squared (A-e9)",
-        *smaller_setting(scale, "vgg11", "cifar10"),
+        *(text.replace("VGG11", "ResNet18") for text in smaller_setting(scale, "vgg11", "cifar10")),
     ]
     if scale == "paper":
         return told

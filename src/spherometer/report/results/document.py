@@ -74,7 +74,7 @@ def _lead(sides: Sequence[Side]) -> str:
     told = words.told(words.tally(counted(sides[0])))
     num = sum(done.result.scale != "smoke" for done in sides[0].done)
     return (
-        f"Sentences of the papers as statistical tests that were fixed before the runs: {told}. They come from "
+        f"Sentences of the papers as statistical tests: {told}. They come from "
         f"{num} recipe{'s' * (num != 1)} ({', '.join(papers)})."
     )
 
