@@ -51,24 +51,26 @@ class Run:
         from spherometer.sweeps import sweep
         from spherometer.sweeps.progress import shown
 
-        parameters = _parameters(self.slurm)
+        chosen, parameters = _chosen(self.ids), _parameters(self.slurm)
         results: list[RecipeResult] = []
-        for recipe in _chosen(self.ids):
-            if not self.json:
-                note(f"{recipe.id} {recipe.idea}, {self.scale} scale")
-            with shown() as tell:
-                do = partial(
-                    sweep,
-                    root=self.out,
-                    workers=self.workers,
-                    ray=self.ray,
-                    slurm=parameters,
-                    retries=self.retries,
-                    tell=tell,
-                )
+        with shown() as tell:
+            do = partial(
+                sweep,
+                root=self.out,
+                workers=self.workers,
+                ray=self.ray,
+                slurm=parameters,
+                retries=self.retries,
+                tell=tell,
+            )
+            if self.scale == "smoke" and len(chosen) > 1:  # runs of a second: workers start once for all of them
+                do([run.job for recipe in chosen for run in recipe.at(self.scale).runs])
+            for recipe in chosen:
+                if not self.json:
+                    note(f"{recipe.id} {recipe.idea}, {self.scale} scale")
                 results.append(perform(recipe, self.scale, self.out, do))
-            if not self.json:
-                show(*_report(results[-1], self.out))
+                if not self.json:
+                    show(*_report(results[-1], self.out))
         if self.json:
             show_json({"results": [result.to_dict() for result in results]})
         return int(any(verdict.answer == "fails" for result in results for verdict in result.verdicts))
