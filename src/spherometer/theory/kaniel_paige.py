@@ -30,7 +30,7 @@ def kaniel_paige(spectrum: Tensor, cosine: float, num_steps: int) -> Tensor:
 
     Args:
         spectrum: eigenvalues in any order; only λ₁, λ₂ and λ_n count.
-        cosine: |cos φ|.
+        cosine: the size of cos φ.
     """
     arguments.whole("num_steps", num_steps)
     values = arguments.rows("spectrum", torch.as_tensor(spectrum).reshape(-1, 1), least=2).flatten().sort().values

@@ -18,7 +18,7 @@ class DeepLinear:
 
     H = L (X² vv' + X E) with v = (w₂w₃, w₁w₃, w₁w₂) and E zero on the diagonal, w_k where the other two meet. Paper D
     prints L X vv': X for X², and no E, so that λ₁ = Tr H (D-e1). The trace is X²L‖v‖² indeed, but λ₁ falls short of it
-    until |w₁w₂w₃X| is large.
+    until the size of w₁w₂w₃X is large.
 
     Example:
         >>> toy = DeepLinear((2.0, -2.0, 2.0), 0.7)
