@@ -14,10 +14,10 @@ from pathlib import Path
 
 from spherometer.recipes.recipe import place
 from spherometer.recipes.result import RecipeResult
+from spherometer.report.results import words
 
 HERE = Path(__file__).resolve().parent / "results"
 SCALE = "laptop"
-MARKS = {"holds": "✓ holds", "fails": "✗ fails", "undecided": "? undecided"}
 PAPERS = {
     "A": "Paper A: sharpness, Jacobians and generalisation",
     "B": "Paper B: sharpness and compression of representations",
@@ -54,12 +54,12 @@ def _notes(results: list[RecipeResult]) -> dict[str, str]:
 
 def _index(papers: list[tuple[str, list[RecipeResult]]]) -> str:
     results = [result for _, group in papers for result in group]
-    answers = [verdict.answer for result in results for verdict in result.verdicts]
-    counts = ", ".join(f"{answers.count(answer)} {answer}" for answer in MARKS)
+    verdicts = [verdict for result in results for verdict in result.verdicts]
+    counts = words.told(words.tally(verdicts))
     lines = [
         "# Results at laptop scale",
         "",
-        f"{len(results)} recipes run by `spherometer run ID` on two cores, {len(answers)} claims: {counts}. "
+        f"{len(results)} recipes run by `spherometer run ID` on two cores, {len(verdicts)} claims: {counts}. "
         "A laptop's network is smaller than the paper's, so a verdict is about the mechanism at that size; every "
         "departure is listed with its recipe. Claims and settings were written before the runs, and some were changed "
         "after a first look: [the list](revisions.md). A claim that fails is a finding: the pages say what was tried "
@@ -70,8 +70,7 @@ def _index(papers: list[tuple[str, list[RecipeResult]]]) -> str:
     ]
     for paper, group in papers:
         for result in group:
-            found = [verdict.answer for verdict in result.verdicts]
-            cells = " | ".join(str(found.count(answer) or "") for answer in MARKS)
+            cells = " | ".join(str(count or "") for count in words.tally(result.verdicts).values())
             lines.append(f"| [{result.id}](paper-{paper.lower()}.md#{result.id.lower()}) | {result.idea} | {cells} |")
     pages = [*(f"paper-{paper.lower()}" for paper, _ in papers), "revisions"]
     return "\n".join([*lines, "", "::::{toctree}", ":hidden:", "", *pages, "::::", ""])
@@ -84,13 +83,11 @@ def _page(title: str, group: list[RecipeResult], notes: dict[str, str]) -> str:
 def _section(result: RecipeResult, notes: dict[str, str]) -> list[str]:
     lines = [f"({result.id.lower()})=", f"## {result.id}: {result.idea}", ""]
     lines += [f"The paper finds: {result.finding}.", "", f"![{result.id}]({result.id}.png)", ""]
-    lines += ["| claim | verdict | effect (95 % interval) | p |", "|---|---|---|---|"]
+    lines += ["| claim | verdict | effect (95 % interval) | chance |", "|---|---|---|---|"]
     for verdict in result.verdicts:
-        interval = f" ({verdict.low:.3g} to {verdict.high:.3g})" if verdict.low < verdict.high else ""
-        effect = f"{verdict.effect:+.3g}{interval} {verdict.unit}".strip()
-        chance = "" if verdict.p is None else f"{verdict.p:.2g}"
         remark = f"<br>{verdict.remark}" if verdict.remark else ""
-        lines.append(_row(verdict.sentence, MARKS[verdict.answer], effect + remark, chance))
+        answer = f"{words.SYMBOLS[verdict.answer]} {verdict.answer}"
+        lines.append(_row(verdict.sentence, answer, words.effect(verdict) + remark, words.chance(verdict)))
     if result.table is not None:
         lines += ["", _row(*result.table.columns), _row(*("---" for _ in result.table.columns))]
         lines += [_row(*row) for row in result.table.rows]

@@ -17,6 +17,7 @@ from spherometer.theory import Cover, Cube, Theorems
 from spherometer.zoo import build_model, uniform_cube
 
 NUM_STEPS, NUMBERS = 300, (16, 40, 100, 250)
+METHODS = ("Adam", "weight decay", "SAM")
 
 
 def target(inputs):
@@ -47,7 +48,7 @@ def train(method, data):
 
 held_out = uniform_cube(1000, 1, seed=1, target=target)
 found = {}
-for method in ("Adam", "weight decay", "SAM"):
+for method in METHODS:
     for num in NUMBERS:
         data = uniform_cube(num, 1, seed=0, target=target)
         problem = sm.Problem(train(method, data), sm.HalfSquaredError(), data.tensors, dtype=torch.float64)
@@ -56,7 +57,7 @@ for method in ("Adam", "weight decay", "SAM"):
         found[method, num] = theorems.generalisation().corrected
 
 figure, axis = plt.subplots(figsize=(6, 3.8))
-for colour, method in zip(("C0", "C1", "C2"), ("Adam", "weight decay", "SAM"), strict=True):
+for colour, method in zip(("C0", "C1", "C2"), METHODS, strict=True):
     bounds = [found[method, num] for num in NUMBERS]
     axis.loglog(NUMBERS, [bound.right for bound in bounds], "-", color=colour, label=f"{method}: bound, certified")
     axis.loglog(NUMBERS, [bound.seen for bound in bounds], "--", color=colour, label="bound, V as it was met")
@@ -66,6 +67,11 @@ axis.set_xticks(NUMBERS, NUMBERS)
 axis.minorticks_off()
 axis.legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.18), frameon=False)
 figure.tight_layout()
+
+print(f"{'N':>4} " + "".join(f"{method:>24}" for method in METHODS))
+for num in NUMBERS:
+    sides = [found[method, num] for method in METHODS]
+    print(f"{num:>4} " + "".join(f"{bound.left:>14.2g} <= {bound.right:<6.2g}" for bound in sides))
 
 assert all(bound.proved and bound.holds for bound in found.values())
 

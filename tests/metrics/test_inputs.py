@@ -25,7 +25,7 @@ def tops(jacobians):
     return torch.stack([singular_values(jacobian)[0] for jacobian in jacobians])
 
 
-def agree(actual, expected, tolerance=1e-8):
+def assert_agree(actual, expected, tolerance=1e-8):
     assert_close(
         torch.as_tensor(actual, dtype=torch.float64), torch.as_tensor(expected, dtype=torch.float64), tolerance
     )
@@ -36,13 +36,13 @@ def test_norms_over_samples(name):
     jacobians, inputs = truth(name)
     problem, norms = BY_NAME[name].problem(), tops(jacobians)
     frobenius = torch.stack([jacobian.norm() for jacobian in jacobians])
-    agree(value_of(problem, "input_jacobian_norm"), norms.max())
-    agree(value_of(problem, "mls"), norms.mean())
-    agree(value_of(problem, "input_jacobian_frobenius"), frobenius.mean())
-    agree(value_of(problem, "batch_jacobian_frobenius"), frobenius.square().sum().sqrt())
-    agree(value_of(problem, "normalised_mls"), (inputs.flatten(1).square().sum(1) * norms.square()).mean())
+    assert_agree(value_of(problem, "input_jacobian_norm"), norms.max())
+    assert_agree(value_of(problem, "mls"), norms.mean())
+    assert_agree(value_of(problem, "input_jacobian_frobenius"), frobenius.mean())
+    assert_agree(value_of(problem, "batch_jacobian_frobenius"), frobenius.square().sum().sqrt())
+    assert_agree(value_of(problem, "normalised_mls"), (inputs.flatten(1).square().sum(1) * norms.square()).mean())
     spread = entries_of(problem, "input_jacobian_quantiles")
-    agree([spread["smallest"], spread["median"], spread["largest"]], [norms.min(), norms.median(), norms.max()])
+    assert_agree([spread["smallest"], spread["median"], spread["largest"]], [norms.min(), norms.median(), norms.max()])
 
 
 @every_model
@@ -61,15 +61,15 @@ def test_softmaxed_model(name):
     case = BY_NAME[name]
     softmaxed = nn.Sequential(case.model(), nn.Softmax(1))
     norms = tops(input_jacobians(softmaxed, case.data()[0]))
-    agree(value_of(case.problem(), "softmax_input_jacobian_norm"), norms.max())
-    agree(value_of(case.problem(), "softmax_mls"), norms.mean())
+    assert_agree(value_of(case.problem(), "softmax_input_jacobian_norm"), norms.max())
+    assert_agree(value_of(case.problem(), "softmax_mls"), norms.mean())
 
 
 @every_model
 def test_input_invariant_mls(name):
     jacobians, inputs = truth(name)
     terms = [(j.square().sum(0) * x.flatten().square()).sum() for j, x in zip(jacobians, inputs, strict=True)]
-    agree(value_of(BY_NAME[name].problem(), "input_invariant_mls"), torch.stack(terms).mean())
+    assert_agree(value_of(BY_NAME[name].problem(), "input_invariant_mls"), torch.stack(terms).mean())
 
 
 def test_secants():
@@ -81,16 +81,16 @@ def test_secants():
         for i in range(len(inputs)) for j in range(i) if not torch.equal(inputs[i], inputs[j])
     ])  # fmt: skip
     found = measure(problem_of(model, inputs), ["secant_slope", "secant_quantiles"])
-    agree(found["secant_slope"].value, slopes.max())
+    assert_agree(found["secant_slope"].value, slopes.max())
     assert found["secant_slope"].estimate.note == f"{len(slopes)} pairs, 1 pairs of equal inputs left out"
-    agree(found["secant_quantiles"].value[[0, -1]], torch.stack([slopes.min(), slopes.max()]))
+    assert_agree(found["secant_quantiles"].value[[0, -1]], torch.stack([slopes.min(), slopes.max()]))
 
 
 def test_secants_over_many_blocks(monkeypatch):
     model, inputs = dense_network(6)
     whole = value_of(problem_of(model, inputs), "secant_slope")
     monkeypatch.setattr("spherometer.metrics.secants.BLOCK", 2)
-    agree(value_of(problem_of(model, inputs), "secant_slope"), whole)
+    assert_agree(value_of(problem_of(model, inputs), "secant_slope"), whole)
 
 
 @settings(max_examples=40, deadline=None)
@@ -134,7 +134,7 @@ def test_train_mode_batch_norm_in_closed_form(num):
     problem = Problem(model, nn.MSELoss(), (inputs, torch.zeros(num, 1)), batchnorm="train")
     deviation = inputs.std(correction=0)
     measured = measure(problem, ["batch_jacobian_norm:rtol=1e-8"])["batch_jacobian_norm:rtol=1e-8"]
-    agree(measured.value, 1 / deviation, 1e-7)
+    assert_agree(measured.value, 1 / deviation, 1e-7)
     normal = (inputs - inputs.mean()) / deviation
     closed = (torch.eye(num).double() - 1 / num - normal @ normal.T / num) / deviation
     model.train()

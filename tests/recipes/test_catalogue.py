@@ -6,7 +6,7 @@ import pytest
 
 from spherometer.recipes import SCALES, find_recipe, perform, recipes
 from spherometer.recipes.recipe import recipe, variant
-from spherometer.sweeps import sweep
+from spherometer.sweeps import sweeping
 
 PAPERS = {
     "A": [*(f"F{n}" for n in range(1, 34)), "T1", "T2"],
@@ -57,20 +57,23 @@ def test_an_id_is_used_once():
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_selection_runs(name, tmp_path):
-    _perform_and_check(name, tmp_path)
+    with sweeping(tmp_path, workers=1) as do:
+        assert_runs(name, tmp_path, do)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_all_run_at_smoke_scale(tmp_path):
-    for name in recipes():
-        _perform_and_check(name, tmp_path)
+    with sweeping(tmp_path) as do:
+        for name in recipes():
+            assert_runs(name, tmp_path, do)
 
 
-def _perform_and_check(name, folder):
+def assert_runs(name, folder, do):
     entry = find_recipe(name)
-    result = perform(entry, "smoke", folder, lambda jobs: sweep(jobs, folder, workers=1))
+    result = perform(entry, "smoke", folder, do)
     assert [run["message"] for run in result.runs if run["state"] == "failed"] == []
     assert len(result.verdicts) == len(entry.at("smoke").claims)
+    assert [verdict for verdict in result.verdicts if "could not be evaluated" in verdict.remark] == []
     written = {path.name for path in (folder / "recipes" / f"{name}.smoke").iterdir()}
     assert written >= {"result.json", "figure.png", "figure.svg", "figure.pdf", "figure.json", "data.csv"}

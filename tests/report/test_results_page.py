@@ -19,7 +19,7 @@ from spherometer.recipes.recipe import Table
 from spherometer.recipes.result import RecipeResult
 from spherometer.report.results import Done, Side, compared, read_results, results_page
 from spherometer.report.results.marks import interval_mark, stamp
-from spherometer.report.results.words import basis, chance, duration, flat, interval, number, told
+from spherometer.report.results.words import basis, cells, chance, effect, interval, number, told
 
 
 def done(place: int, **changes) -> Done:
@@ -71,7 +71,7 @@ def test_verdicts_come_first_and_every_recipe_after_them(tmp_path: Path):
         "326.80 ± 182.51",
         "method.learning_rate",
         "libraries.torch",
-        "3 min 23 s",
+        "3 min",
     ):
         assert words in text
     assert "1 of 6 runs failed. The first: FloatingPointError: the loss is nan" in text
@@ -228,12 +228,13 @@ def test_words():
     assert [number(value) for value in (-0.012345, 12345.0, math.inf, -math.inf, math.nan, 0.0)] == [
         "−0.0123", "1.23e+04", "∞", "−∞", "–", "0",
     ]  # fmt: skip
-    assert [duration(seconds) for seconds in (0.123, 45.2, 200, 7500)] == ["0.12 s", "45 s", "3 min 20 s", "2 h 05 min"]
     assert told({"holds": 1, "fails": 2, "undecided": 0}) == "1 holds, 2 fail"
     assert told({"holds": 0}) == "no claims"
-    assert flat({"a": {"b": 1, "c": None}, "d": ["x", 2]}) == {"a.b": "1", "a.c": "–", "d": "x 2"}
+    assert cells({"a": {"b": 1, "c": None}, "d": ["x", 2]}) == {"a.b": "1", "a.c": "–", "d": "x 2"}
     one = verdict("one seed", 1.0)
     assert (interval(one), basis(one)) == ("−∞ … ∞", "1 number")
+    assert effect(replace(one, effect=0.5, low=0.25, high=0.75, unit="ln")) == "0.5 (0.25 … 0.75) ln"
+    assert effect(replace(one, effect=-1.0, low=-1.0, high=-1.0, unit="")) == "−1"
     assert chance(replace(one, p=0.0004)) == "p < 0.001"
     assert chance(replace(one, p=None)) == ""
-    assert basis(replace(one, needed=12)) == "1 numbers; about 12 would decide it"
+    assert basis(replace(one, needed=12)) == "1 number; about 12 would decide it"

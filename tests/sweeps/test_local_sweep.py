@@ -11,7 +11,7 @@ from sweep_process import SCRIPT, alive, answer, begun, callers, jobs_of, start,
 from sweep_runs import count, job
 
 from spherometer.records import RunReader
-from spherometer.sweeps import Job, JobError, SweepError, processes, sweep
+from spherometer.sweeps import Job, JobError, SweepError, processes, sweep, sweeping
 from spherometer.sweeps.attempt import ERRORS
 
 LONG = [{"rows": 4000, "seconds": 0.05}] * 4  # runs of minutes
@@ -66,6 +66,19 @@ def test_workers_share_the_cores_and_live_on(tmp_path, monkeypatch):
     threads, workers = zip(*(values(one, tmp_path) for one in jobs), strict=True)
     assert set(threads) == {1}
     assert len(set(workers)) == 2
+
+
+def test_sweeping_keeps_its_workers_for_all_lots_of_jobs(tmp_path):
+    lots = [[Job("sweep_runs:threads", {"number": 4 * lot + number}) for number in range(4)] for lot in range(3)]
+    with sweeping(tmp_path, workers=2) as do:
+        outcomes = [outcome for lot in lots for outcome in do(lot)]
+        again = do(lots[0])
+        workers = {int(values(outcome.job, tmp_path)[1]) for outcome in outcomes}
+        assert all(alive(worker) for worker in workers)
+    assert {outcome.state for outcome in outcomes} == {"done"}
+    assert [outcome.state for outcome in again] == ["kept"] * 4
+    assert len(workers) <= 2
+    assert not any(alive(worker) for worker in workers)
 
 
 def test_ctrl_c_is_graceful_and_the_next_sweep_goes_on(tmp_path):

@@ -21,7 +21,7 @@ def nowhere(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path / "empty")
 
 
-def fails(path, match, **options):
+def assert_fails(path, match, **options):
     with pytest.raises(DataError, match=match) as caught:
         load_data(path, **options)
     assert "\n" not in str(caught.value)
@@ -57,7 +57,9 @@ def test_an_images_file_finds_its_labels(tmp_path):
     write_idx(tmp_path, "train", 12, zipped=True)
     assert len(load_data(tmp_path / "train-images-idx3-ubyte.gz")) == 12
     (tmp_path / "train-labels-idx1-ubyte.gz").unlink()
-    fails(tmp_path / "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte: no such file; place the labels there")
+    assert_fails(
+        tmp_path / "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte: no such file; place the labels there"
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,14 +90,14 @@ def test_idx_files_that_do_not_fit_together(tmp_path):
     write_idx(folder, "train", 10, zipped=False)
     images, labels = folder / "train-images-idx3-ubyte", folder / "train-labels-idx1-ubyte"
     labels.write_bytes(idx_bytes(np.zeros(9)))
-    fails("mnist", "10 images and 9 labels", root=tmp_path)
+    assert_fails("mnist", "10 images and 9 labels", root=tmp_path)
     labels.write_bytes(idx_bytes(np.full(10, 10)))
-    fails("mnist", "expected labels from 0 to 9, got 10 to 10", root=tmp_path)
+    assert_fails("mnist", "expected labels from 0 to 9, got 10 to 10", root=tmp_path)
     labels.write_bytes(images.read_bytes())
-    fails("mnist", "expected labels .1 dimension.", root=tmp_path)
+    assert_fails("mnist", "expected labels .1 dimension.", root=tmp_path)
     images.write_bytes(idx_bytes(np.zeros((0, 28, 28))))
     labels.write_bytes(idx_bytes(np.zeros(0)))
-    fails("mnist", "at least one image", root=tmp_path)
+    assert_fails("mnist", "at least one image", root=tmp_path)
 
 
 # CIFAR
@@ -157,7 +159,7 @@ class Dangerous:
 def test_a_malicious_cifar_file_is_refused_and_not_run(tmp_path):
     path, trace = tmp_path / "data_batch_1", tmp_path / "trace"
     path.write_bytes(pickle.dumps({"data": Dangerous(trace), "labels": []}, protocol=2))
-    message = fails(path, "refused, it asks for the name")
+    message = assert_fails(path, "refused, it asks for the name")
     assert "open" in message
     assert not trace.exists()
 
@@ -185,7 +187,7 @@ def test_a_malicious_cifar_file_is_refused_and_not_run(tmp_path):
 )
 def test_damaged_cifar_python_files(tmp_path, content, match):
     (tmp_path / "data_batch_1").write_bytes(content)
-    fails(tmp_path / "data_batch_1", match)
+    assert_fails(tmp_path / "data_batch_1", match)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +196,7 @@ def test_damaged_cifar_python_files(tmp_path, content, match):
 )
 def test_damaged_cifar_binary_files(tmp_path, content, match):
     (tmp_path / "data_batch_1.bin").write_bytes(content)
-    fails(tmp_path / "data_batch_1.bin", match)
+    assert_fails(tmp_path / "data_batch_1.bin", match)
 
 
 # npz
@@ -257,21 +259,21 @@ def test_npz_with_float_targets_is_a_regression_and_splits_are_known(tmp_path):
 )
 def test_unusable_npz_files(tmp_path, arrays, match):
     np.savez(tmp_path / "own.npz", **arrays)
-    fails(tmp_path / "own.npz", match)
+    assert_fails(tmp_path / "own.npz", match)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not a zip", pickle.dumps({"x": 1}), b"\x93NUMPY"])
 def test_files_that_are_no_npz(tmp_path, content):
     (tmp_path / "own.npz").write_bytes(content)
-    fails(tmp_path / "own.npz", "expected an .npz archive")
+    assert_fails(tmp_path / "own.npz", "expected an .npz archive")
 
 
 # names and places
 
 
 def test_a_wrong_name_is_answered_with_the_right_one():
-    fails("mnsit", "no data set or file called 'mnsit'; did you mean 'mnist'")
-    assert "cifar100" in fails("qqqqqq", "known: ")
+    assert_fails("mnsit", "no data set or file called 'mnsit'; did you mean 'mnist'")
+    assert "cifar100" in assert_fails("qqqqqq", "known: ")
     assert dataset_names() == ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100")
 
 
@@ -288,16 +290,16 @@ def test_a_folder_is_recognised_and_an_ambiguous_one_is_not(tmp_path):
     assert load_data(tmp_path).name == "mnist"
     (tmp_path / "cifar-10-batches-bin").mkdir()
     (tmp_path / "cifar-10-batches-bin" / "data_batch_1.bin").write_bytes(cifar_binary(1))
-    fails(tmp_path, "holds several data sets .cifar10, mnist.; name one and give the folder as root")
+    assert_fails(tmp_path, "holds several data sets .cifar10, mnist.; name one and give the folder as root")
     assert load_data(tmp_path / "MNIST" / "raw").name == "mnist"
     write_idx(tmp_path / "fashion", "train", 10, zipped=True)
     assert load_data(tmp_path / "fashion").name == "fashion-mnist"
     (tmp_path / "nothing").mkdir()
-    fails(tmp_path / "nothing", "expected the files of one of mnist")
+    assert_fails(tmp_path / "nothing", "expected the files of one of mnist")
 
 
 def test_a_text_file_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
-    fails(
+    assert_fails(
         tmp_path / "notes.txt", "expected an .npz, idx, CIFAR python or CIFAR binary file, got one starting 68 65 6c 6c"
     )

@@ -58,13 +58,13 @@ def _states(recipe: Recipe, out: Path) -> dict[str, str]:
     """The answers of what was run: `laptop: 2 hold, 1 undecided`."""
     from spherometer.recipes import SCALES
     from spherometer.recipes.result import RecipeResult
+    from spherometer.report.results.words import tally, told
 
     found: dict[str, str] = {}
     for scale in SCALES:
         path = out / "recipes" / f"{recipe.id}.{scale}" / "result.json"
         if path.exists():
-            answers = [verdict.answer for verdict in RecipeResult.read(path).verdicts]
-            found[scale] = ", ".join(f"{answers.count(answer)} {answer}" for answer in dict.fromkeys(answers))
+            found[scale] = told(tally(RecipeResult.read(path).verdicts))
     return found
 
 

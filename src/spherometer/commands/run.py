@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,9 +16,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from spherometer.recipes.result import RecipeResult
-    from spherometer.recipes.verdicts import Verdict
 
-MARKS = {"holds": ("✓ holds", "green"), "fails": ("✗ fails", "red"), "undecided": ("? undecided", "yellow")}
+COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow"}
 
 
 @dataclass(frozen=True)
@@ -48,29 +48,23 @@ class Run:
         """Do the recipes one after the other and print their verdicts."""
         from spherometer.commands.output import note, show, show_json
         from spherometer.recipes import perform
-        from spherometer.sweeps import sweep
+        from spherometer.sweeps import sweeping
         from spherometer.sweeps.progress import shown
 
-        chosen, parameters = _chosen(self.ids), _parameters(self.slurm)
+        chosen, parameters, ours = _chosen(self.ids), _parameters(self.slurm), sys.stdout
         results: list[RecipeResult] = []
-        with shown() as tell:
-            do = partial(
-                sweep,
-                root=self.out,
-                workers=self.workers,
-                ray=self.ray,
-                slurm=parameters,
-                retries=self.retries,
-                tell=tell,
-            )
-            if self.scale == "smoke" and len(chosen) > 1:  # runs of a second: workers start once for all of them
-                do([run.job for recipe in chosen for run in recipe.at(self.scale).runs])
+        with (
+            shown() as tell,
+            sweeping(
+                self.out, workers=self.workers, ray=self.ray, slurm=parameters, retries=self.retries, tell=tell
+            ) as do,
+        ):
             for recipe in chosen:
-                if not self.json:
-                    note(f"{recipe.id} {recipe.idea}, {self.scale} scale")
+                note(f"{recipe.id} {recipe.idea}, {self.scale} scale")
                 results.append(perform(recipe, self.scale, self.out, do))
                 if not self.json:
-                    show(*_report(results[-1], self.out))
+                    with redirect_stdout(ours):  # a Ray cluster takes standard output for itself
+                        show(*_report(results[-1], self.out))
         if self.json:
             show_json({"results": [result.to_dict() for result in results]})
         return int(any(verdict.answer == "fails" for result in results for verdict in result.verdicts))
@@ -100,16 +94,18 @@ def _report(result: RecipeResult, out: Path) -> list[RenderableType]:
     from rich.table import Table
     from rich.text import Text
 
+    from spherometer.report.results import words
+
     title = Text(f"{result.id}  {result.idea}", style="bold")
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
     table.add_column("claim")
     table.add_column("verdict", no_wrap=True)
     table.add_column("effect (95 % interval)")
-    table.add_column("p", justify="right", no_wrap=True)
     for verdict in result.verdicts:
-        words, colour = MARKS[verdict.answer]
-        cells = Text(verdict.sentence), Text(words, style=colour), Text(_effect(verdict)), Text(_chance(verdict))
-        table.add_row(*cells)
+        answer = Text(f"{words.SYMBOLS[verdict.answer]} {verdict.answer}", style=COLOURS[verdict.answer])
+        remarks = [words.chance(verdict), words.basis(verdict), verdict.remark]
+        effect = "\n".join([words.effect(verdict), "; ".join(remark for remark in remarks if remark)])
+        table.add_row(Text(verdict.sentence), answer, Text(effect))
     parts: list[RenderableType] = [table]
     failed = [run for run in result.runs if run["state"] == "failed"]
     if failed:
@@ -118,16 +114,3 @@ def _report(result: RecipeResult, out: Path) -> list[RenderableType]:
         parts.append("At smoke scale verdicts say only that the recipe runs.")
     folder = out / "recipes" / f"{result.id}.{result.scale}"
     return [*parts, f"Figure, data and verdicts: {folder}    Page of all results: spherometer report {out}"]
-
-
-def _effect(verdict: Verdict) -> str:
-    """`+0.85 (0.61 to 1.1) ln of the factor; needs about 12 seeds`."""
-    interval = f" ({verdict.low:.3g} to {verdict.high:.3g})" if verdict.low < verdict.high else ""
-    lines = [f"{verdict.effect:+.3g}{interval} {verdict.unit}".strip()]
-    if verdict.answer == "undecided" and verdict.needed:
-        lines.append(f"needs about {verdict.needed} instead of {verdict.num}")
-    return "\n".join([*lines, *([verdict.remark] if verdict.remark else [])])
-
-
-def _chance(verdict: Verdict) -> str:
-    return "" if verdict.p is None else f"{verdict.p:.2g}"

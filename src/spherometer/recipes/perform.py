@@ -14,7 +14,7 @@ from spherometer.recipes.result import RecipeResult
 from spherometer.recipes.results import Results, Run
 from spherometer.records.files import write_whole
 from spherometer.records.provenance import provenance
-from spherometer.records.schema import to_json
+from spherometer.records.schema import flat, to_json
 from spherometer.sweeps import Job, Outcome
 
 Sweep = Callable[[list[Job]], list[Outcome]]
@@ -79,12 +79,5 @@ def _shared(runs: list[Run]) -> dict[str, Any]:
     """What all runs have in common, by dotted names; nothing where there are none."""
     if not runs:
         return {}
-    flat = [dict(_flat(run.job.settings)) for run in runs]
-    return {name: value for name, value in flat[0].items() if all(one.get(name) == value for one in flat)}
-
-
-def _flat(settings: Any, prefix: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for name, value in settings.items():
-        found += _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else [(f"{prefix}{name}", value)]
-    return found
+    first, *others = (flat(run.job.settings) for run in runs)
+    return {name: value for name, value in first.items() if all(one.get(name) == value for one in others)}

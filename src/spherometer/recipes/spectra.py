@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
+from spherometer.estimators.density import SpectralDensity
 from spherometer.figures.panels import Line, Panel, Series
 from spherometer.recipes.results import Results
 
 POINTS = 400
-WIDTH = 0.01  # of the kernel, in units of the range of the spectrum
 FAINT = 0.1  # of the peak that the lightest node makes: below, nothing is shown
 
 
@@ -30,11 +31,9 @@ def spectrum_panel(results: Results, title: str, *, prefix: str = "", **labels: 
 
 
 def _density(nodes: np.ndarray, weights: np.ndarray) -> Series:
-    """Mean over probes of Σ_j w_j N(x; t_j, width²), a gap where it is fainter than any node would be (D App B)."""
-    low, high = float(nodes.min()), float(nodes.max())
-    width = WIDTH * ((high - low) or abs(high) or 1.0)
-    grid = np.linspace(low - 3 * width, high + 3 * width, POINTS)
-    kernel = np.exp(-0.5 * ((grid[:, None, None] - nodes) / width) ** 2) / (width * np.sqrt(2 * np.pi))
-    density = (weights * kernel).sum(2).mean(1)
-    lightest = weights[weights > 0].min() / len(nodes) / (width * np.sqrt(2 * np.pi))
-    return Series("", grid, np.where(density > FAINT * lightest, density, np.nan))
+    """The mean over probes, a gap where it is fainter than any node would be (D App B)."""
+    spectrum = SpectralDensity(torch.from_numpy(nodes), torch.from_numpy(weights), num_rows=0, products=0, seconds=0.0)
+    grid = spectrum.grid(POINTS)
+    density = np.asarray(spectrum.on(grid).value)
+    lightest = weights[weights > 0].min() / len(nodes) / (spectrum.default_width * np.sqrt(2 * np.pi))
+    return Series("", grid.numpy(), np.where(density > FAINT * lightest, density, np.nan))

@@ -121,6 +121,19 @@ def to_json(content: Any) -> str:
     return json.dumps(plain(content), sort_keys=True, allow_nan=False)
 
 
+def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries as one, with dotted names.
+
+    Example:
+        >>> flat({"method": {"momentum": 0.9}, "seed": 0})
+        {'method.momentum': 0.9, 'seed': 0}
+    """
+    found: dict[str, Any] = {}
+    for name, value in content.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
 def plain(content: Any) -> Any:
     """Dictionaries, lists, numbers and strings all the way down; what JSON cannot hold (inf, nan) becomes a string."""
     if isinstance(content, Mapping):

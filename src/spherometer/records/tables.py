@@ -13,7 +13,7 @@ from typing import Any, Literal
 from spherometer.records.errors import telling
 from spherometer.records.files import write_whole
 from spherometer.records.reader import RunReader, find_runs
-from spherometer.records.schema import ROW_COLUMNS, to_json
+from spherometer.records.schema import ROW_COLUMNS, flat, to_json
 
 What = Literal["rows", "events", "runs"]
 Columns = dict[str, list[Any]]
@@ -96,27 +96,20 @@ def _summaries(runs: Mapping[str, RunReader]) -> Columns:
         line = {"run": name, "title": manifest["title"], "state": run.state, "message": last["message"]}
         line |= {"seed": manifest["seed"], "last_step": run.last_step(), "started": manifest["provenance"]["started"]}
         line["changed"] = datetime.fromtimestamp(last["time"], UTC).isoformat(timespec="seconds")
-        lines.append(line | _flat(manifest["settings"]))
+        lines.append(line | _cells(manifest["settings"]))
     header = list(dict.fromkeys(key for line in lines for key in line)) or ["run"]
     return {key: [line.get(key) for line in lines] for key in header}
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": _cell(value)}
-    return flat
-
-
-def _cell(value: Any) -> Any:
-    return to_json(value) if isinstance(value, list) else value
+def _cells(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: to_json(value) if isinstance(value, list) else value for name, value in flat(settings).items()}
 
 
 def _lookup(settings: Mapping[str, Any], key: str) -> Any:
-    flat = _flat(settings)
-    if key not in flat:
-        raise KeyError(f"expected a setting of the runs, got {key!r}: they have {', '.join(sorted(flat)) or 'none'}")
-    return flat[key]
+    cells = _cells(settings)
+    if key not in cells:
+        raise KeyError(f"expected a setting of the runs, got {key!r}: they have {', '.join(sorted(cells)) or 'none'}")
+    return cells[key]
 
 
 def _library(name: str) -> ModuleType:

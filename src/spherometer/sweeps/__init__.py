@@ -2,6 +2,6 @@
 
 from spherometer.sweeps.jobs import Job, JobError
 from spherometer.sweeps.outcomes import Outcome, Progress, SweepError
-from spherometer.sweeps.sweep import sweep
+from spherometer.sweeps.sweep import sweep, sweeping
 
-__all__ = ["Job", "JobError", "Outcome", "Progress", "SweepError", "sweep"]
+__all__ = ["Job", "JobError", "Outcome", "Progress", "SweepError", "sweep", "sweeping"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +42,58 @@ def sweep(
         >>> outcomes = sweep([Job("mypackage.runs:train", {"seed": seed}) for seed in range(10)], "results", workers=2)
         >>> [outcome.job for outcome in outcomes if outcome.state == "failed"]
     """
-    jobs, root = list(jobs), Path(root).expanduser().resolve()
+    with _crews(root, workers, ray, slurm, retries) as (place, hire):
+        return _swept(jobs, place, retries, tell, hire)
+
+
+@contextmanager
+def sweeping(
+    root: str | Path,
+    *,
+    workers: int | None = None,
+    ray: str | None = None,
+    slurm: Mapping[str, Any] | None = None,
+    retries: int = 1,
+    tell: Tell | None = None,
+) -> Iterator[Callable[[Iterable[Job]], list[Outcome]]]:
+    """`sweep` for many lots of jobs: workers, or a cluster, start with the first job and end with the context.
+
+    Example:
+        >>> with sweeping("results", workers=2) as do:
+        ...     first = do(jobs)
+        ...     second = do(further_jobs(first))
+    """
+    with _crews(root, workers, ray, slurm, retries) as (place, hire):
+        crew = cache(partial(hire, workers or cores()))
+        yield lambda jobs: _swept(jobs, place, retries, tell, lambda _: crew())
+
+
+@contextmanager
+def _crews(
+    root: str | Path, workers: int | None, ray: str | None, slurm: Mapping[str, Any] | None, retries: int
+) -> Iterator[tuple[Path, Callable[[int], Crew]]]:
+    """The root as others see it, and a way to hire a crew for so many jobs, which is stopped at the end."""
     _refuse_wrong_use(workers, ray, slurm, retries)
+    place = Path(root).expanduser().resolve()
+    with ExitStack() as stops:
+
+        def hire(num: int) -> Crew:
+            crew = _crew(place, num, workers, ray, slurm)
+            stops.callback(crew.stop)
+            return crew
+
+        yield place, hire
+
+
+def _swept(
+    given: Iterable[Job], root: Path, retries: int, tell: Tell | None, hire: Callable[[int], Crew]
+) -> list[Outcome]:
+    jobs = list(given)
     schedule = Schedule(jobs, root, retries, tell or _silent)
     for job in {job.function: job for job in schedule.waiting}.values():
         job.load()  # a function that nobody can import is found out before anything is started
     if schedule.open:
-        crew = _crew(root, schedule.open, workers, ray, slurm)
-        try:
-            schedule.follow(crew)
-        finally:
-            crew.stop()
+        schedule.follow(hire(schedule.open))
     else:
         schedule.report(size=1)
     return [replace(schedule.outcomes[job], job=job) for job in jobs]

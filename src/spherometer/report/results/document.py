@@ -14,6 +14,7 @@ from spherometer.report.results import words
 from spherometer.report.results.comparison import Block, Side, compared
 from spherometer.report.results.folders import Done
 from spherometer.report.results.marks import interval_mark, stamp
+from spherometer.sweeps.progress import duration
 
 
 def results_page(sides: Sequence[Side], troubles: Sequence[str] = ()) -> str:
@@ -31,7 +32,7 @@ def results_page(sides: Sequence[Side], troubles: Sequence[str] = ()) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"number": words.number, "duration": words.duration}
+    environment.filters |= {"number": words.number, "duration": duration}
     template = environment.from_string((own / "results.html").read_text(encoding="utf-8"))
     blocks = compared(sides)
     return template.render(
@@ -125,13 +126,13 @@ def _side(done: Done) -> dict[str, Any]:
         "panels": _panels(done),
         "table": result.table,
         "departures": result.departures,
-        "settings": words.flat(result.settings),
+        "settings": words.cells(result.settings),
         "labels": list(dict.fromkeys(name for run in result.runs for name in run["labels"])),
         "runs": result.runs,
         "failed": [run for run in result.runs if run["state"] == "failed"],
         "seconds": result.seconds,
         "inside": sum(float(run["seconds"]) for run in result.runs),
-        "provenance": words.flat(_without_process(result.provenance)),
+        "provenance": words.cells(_without_process(result.provenance)),
     }
 
 

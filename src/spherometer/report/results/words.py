@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spherometer.recipes.verdicts import ANSWERS, Verdict
+from spherometer.records.schema import flat
 
 SYMBOLS = {"holds": "✓", "fails": "✗", "undecided": "?"}
 NAMES = {"holds": ("holds", "hold"), "fails": ("fails", "fail"), "undecided": ("is undecided", "are undecided")}
@@ -25,6 +26,12 @@ def number(value: float) -> str:
     return f"−{words}" if value < 0 else words
 
 
+def effect(verdict: Verdict) -> str:
+    """`0.85 (0.61 … 1.1) ln of the factor`."""
+    between = interval(verdict)
+    return " ".join(part for part in (number(verdict.effect), f"({between})" if between else "", verdict.unit) if part)
+
+
 def interval(verdict: Verdict) -> str:
     """`0.61 … 1.1`; nothing where there is none."""
     if math.isnan(verdict.low) or not verdict.low < verdict.high:
@@ -41,9 +48,10 @@ def chance(verdict: Verdict) -> str:
 
 def basis(verdict: Verdict) -> str:
     """How many numbers it rests on, and how many would decide it."""
+    rests_on = f"{verdict.num} number{'s' * (verdict.num != 1)}"
     if verdict.answer == "undecided" and verdict.needed is not None:
-        return f"{verdict.num} numbers; about {verdict.needed:,} would decide it"
-    return f"{verdict.num} number{'s' * (verdict.num != 1)}"
+        return f"{rests_on}; about {verdict.needed:,} would decide it"
+    return rests_on
 
 
 def tally(verdicts: Sequence[Verdict]) -> dict[str, int]:
@@ -56,26 +64,12 @@ def told(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{num} {NAMES[answer][num != 1]}" for answer, num in counts.items() if num) or "no claims"
 
 
-def duration(seconds: float) -> str:
-    """`45 s`, `3 min 20 s`, `2 h 05 min`."""
-    if seconds < 10:
-        return f"{seconds:.2g} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
-
-
-def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def cells(content: Mapping[str, Any]) -> dict[str, str]:
     """Nested data as dotted names and words."""
-    found: dict[str, str] = {}
-    for name, value in content.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{name}.")
-        elif isinstance(value, list | tuple):
-            found[f"{prefix}{name}"] = " ".join(str(entry) for entry in value)
-        else:
-            found[f"{prefix}{name}"] = "–" if value is None else str(value)
-    return found
+    return {name: _cell(value) for name, value in flat(content).items()}
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return " ".join(str(entry) for entry in value)
+    return "–" if value is None else str(value)
