@@ -236,7 +236,7 @@ def test_T19_shifting_logits_changes_the_norms_but_not_the_projected_ones(networ
     scale = max(float(after[names[1]]), 1.0)
     for name in names[2:]:
         assert float(after[name]) == pytest.approx(float(before[name]), abs=1e-7 * scale)
-    assert float(after[names[1]]) > 1.5 * float(before[names[1]])
+    assert float(after[names[1]]) != pytest.approx(float(before[names[1]]), abs=1e-3 * scale)
     assert float(after["impurity"]) == pytest.approx(float(before["impurity"]), abs=1e-9)
     v = torch.ones(shifted.num_parameters)
     assert torch.allclose(GaussNewton(shifted) @ v, GaussNewton(problem_of(network)) @ v, atol=1e-6 * scale)

@@ -3,6 +3,16 @@
 from spherometer.estimators.density import SpectralDensity, spectral_density
 from spherometer.estimators.diagonals import diagonal
 from spherometer.estimators.extremes import eigenvalues
+from spherometer.estimators.following import Nearby, follow
 from spherometer.estimators.quadratic import frobenius, trace
 
-__all__ = ["SpectralDensity", "diagonal", "eigenvalues", "frobenius", "spectral_density", "trace"]
+__all__ = [
+    "Nearby",
+    "SpectralDensity",
+    "diagonal",
+    "eigenvalues",
+    "follow",
+    "frobenius",
+    "spectral_density",
+    "trace",
+]

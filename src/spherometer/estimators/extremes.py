@@ -11,7 +11,7 @@ from torch import Tensor
 from spherometer.estimators.krylov import Krylov
 from spherometer.estimators.matrices import MatrixLike, SymmetricMatrix
 from spherometer.estimators.randomness import child_stream, unit_vector
-from spherometer.estimators.search import Search, Which
+from spherometer.estimators.search import Answer, Search, Which
 from spherometer.values import Estimate, Status
 
 CHANCE = 1.0  # length of the random vector mixed into a unit start vector; a Krylov space sorts the two out in one step
@@ -52,12 +52,33 @@ def eigenvalues(
     """
     began = time.perf_counter()
     matrix = SymmetricMatrix(operator)
+    answer, search = searched(matrix, num, which, rtol=rtol, start=start, limit=max_products, memory=memory, seed=seed)
+    wanted = search.vectors(search.count if vectors is True else vectors) if vectors else None
+    return estimate_of(answer, matrix, began, wanted)
+
+
+def searched(
+    matrix: SymmetricMatrix,
+    num: int = 1,
+    which: Which = "largest",
+    *,
+    rtol: float,
+    start: Tensor | None,
+    limit: int | None = None,
+    memory: float,
+    seed: int,
+) -> tuple[Answer, Search]:
+    """A search that has come to its end, and what it found."""
     count = 2 * num if which == "both" else num
-    limit = max(200, 30 * count) if max_products is None else max_products
+    limit = max(200, 30 * count) if limit is None else limit
     _check_options(matrix.num_rows, num, which, rtol, limit, count)
     search = Search(matrix, Krylov(matrix, child_stream(seed, "eigenvalues")), num, which, rtol, limit, memory)
     _begin(search, start)
-    answer = search.run()
+    return search.run(), search
+
+
+def estimate_of(answer: Answer, matrix: SymmetricMatrix, began: float, vectors: Tensor | None) -> Estimate:
+    """An answer with its cost."""
     return Estimate(
         value=torch.as_tensor(answer.values),
         error=torch.as_tensor(answer.errors),
@@ -66,7 +87,7 @@ def eigenvalues(
         products=matrix.products,
         seconds=time.perf_counter() - began,
         status=Status(not answer.complaint, answer.complaint),
-        vectors=search.vectors(count if vectors is True else vectors) if vectors else None,
+        vectors=vectors,
     )
 
 

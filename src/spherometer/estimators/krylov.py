@@ -122,6 +122,10 @@ class Krylov:
         vectors = self.basis.combine(coordinates)
         return vectors / torch.linalg.vector_norm(vectors, dim=0)
 
+    def images(self, coordinates: np.ndarray) -> Tensor:
+        """(n, k) products of the matrix with the vectors of these coordinates, for which none are needed any more."""
+        return self.basis.combine(self._projected[: self.size, : self.done] @ coordinates)
+
     def recurrence(self, first: int) -> tuple[np.ndarray, np.ndarray]:
         """Diagonal α and subdiagonal β of the Lanczos chain that began at row `first`; the last β leads out of the
         subspace.

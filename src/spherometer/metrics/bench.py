@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from spherometer.estimators import eigenvalues, frobenius, trace
+from spherometer.estimators import Nearby, eigenvalues, follow, frobenius, trace
 from spherometer.estimators.matrices import MatrixLike
 from spherometer.estimators.randomness import child_stream
 from spherometer.estimators.search import Which
@@ -27,7 +27,7 @@ class Bench:
     """A problem on the bench: what one metric has worked out, the next one finds ready.
 
     Args:
-        starts: `vectors` of the bench of a related problem, good starts for the eigenvectors here.
+        starts: `nearby` of the bench of a related problem: what is known of spectra like those here.
         places: where the metrics to come will ask for Jacobians, so that one set of passes serves them all.
     """
 
@@ -36,11 +36,11 @@ class Bench:
         problem: Problem,
         *,
         seed: int = 0,
-        starts: Mapping[str, Tensor] | None = None,
+        starts: Mapping[str, Nearby] | None = None,
         places: frozenset[str] = PLACES,
     ) -> None:
         self.problem, self.seed, self.starts, self.places = problem, seed, starts or {}, places
-        self.vectors: dict[str, Tensor] = {}
+        self.nearby: dict[str, Nearby] = {}
         self._spectra: dict[str, Estimate] = {}
         self._traces: dict[str, Estimate] = {}
         self._shared: dict[Callable[[Bench], Any], Any] = {}
@@ -132,18 +132,22 @@ class Bench:
     def spectrum(
         self, key: str, matrix: MatrixLike, *, num: int = 1, which: Which = "largest", rtol: float = 1e-3
     ) -> Estimate:
-        """Eigenvalues of any matrix, from the vectors known under this key; two vectors more than wanted are kept.
+        """Eigenvalues of any matrix, from what is known under this key; two vectors more than wanted are kept.
 
         The next search then sees the first eigenvalues cross. One more was not enough: at the edge of stability, with
         the first two 1 % apart, a warm search stayed with the second, five times its stated error away.
         """
-        start = self.vectors.get(key, self.starts.get(key))
+        known = self.nearby.get(key, self.starts.get(key))
         memory = self.problem.memory
+        if num == 1 and which == "largest":
+            found, self.nearby[key] = follow(matrix, known, rtol=rtol, memory=memory, seed=self.seed)
+            return found
+        start = None if known is None else known.vectors[:, : num + 2]
         found = eigenvalues(
             matrix, num=num, which=which, rtol=rtol, start=start, vectors=num + 2, memory=memory, seed=self.seed
         )
         assert found.vectors is not None
-        self.vectors[key] = found.vectors
+        self.nearby[key] = Nearby.unknown(found.vectors)
         return found
 
     def trace(self, matrix: str, rtol: float) -> Estimate:

@@ -11,8 +11,8 @@ import torch
 from rich.table import Table
 from rich.text import Text
 from scipy.special import stdtrit
-from torch import Tensor
 
+from spherometer.estimators import Nearby
 from spherometer.metrics.bench import Bench
 from spherometer.metrics.registry import Metric, parse
 from spherometer.problems import Problem
@@ -146,7 +146,7 @@ Requests = Mapping[str, tuple[Metric, dict[str, Any]]]
 
 
 def bench_for(
-    problem: Problem, requests: Requests, *, seed: int = 0, starts: Mapping[str, Tensor] | None = None
+    problem: Problem, requests: Requests, *, seed: int = 0, starts: Mapping[str, Nearby] | None = None
 ) -> Bench:
     """A bench that knows which Jacobians these metrics will ask for."""
     if not requests:
@@ -174,7 +174,7 @@ def _with_intervals(
     values: dict[str, list[float]] = {name: [] for name in scalars}
     for number, data in enumerate(_without_each_group(bench.problem, num), start=1):
         tell = (lambda name, number=number: progress(f"{name} without data group {number}/{num}")) if progress else None
-        part_bench = Bench(bench.problem.restricted(data), seed=bench.seed, starts=bench.vectors, places=bench.places)
+        part_bench = Bench(bench.problem.restricted(data), seed=bench.seed, starts=bench.nearby, places=bench.places)
         part = measured_on(part_bench, scalars, tell)
         for name, estimate in part.items():
             values[name].append(float(estimate.value))

@@ -73,22 +73,26 @@ class Quadratic(nn.Module):
         return (self.root * self.weight).expand(len(inputs), -1)
 
 
-def test_a_sudden_change_of_the_top_eigenvector_is_noticed_and_right():
+@pytest.mark.parametrize(("direction", "within"), [(7, 1), (8, 2), (1500, 9)])
+def test_a_sudden_change_of_the_top_eigenvector_is_noticed_and_right(direction, within):
+    """Along the top vector at once, along a rival at its next turn, and soon in a direction nobody has ever seen."""
     curvatures = torch.linspace(0.01, 1.0, 3000, dtype=torch.float64)
     curvatures[7], curvatures[8] = 5.0, 4.0
     model = Quadratic(curvatures)
     problem = sm.Problem(model, sm.HalfSquaredError(), (torch.zeros(1, 1).double(), torch.zeros(1, 3000).double()))
     tracker, optimizer = sm.Tracker(problem, every=1), torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(1, 13):
-        if step == 9:  # from one step to the next another direction, outside of all that was tracked, is the sharpest
-            model.root[1500] = 22.0**0.5
+    for step in range(1, 25):
+        if step == 9:
+            model.root[direction] = 22.0**0.5
         tracker.step(optimizer)
-    rows = tracker.series("sharpness")
-    for row in rows:
-        truth = 5.0 if row.step < 9 else 22.0
-        assert abs(row.value - truth) <= row.error <= 0.0101 * truth
-    assert [event.step for event in tracker.events if event.name.startswith("new top eigenvector")] == [9]
-    assert [event.step for event in tracker.events if event.name == "edge of stability"] == [9]
+    right = [abs(row.value - (5.0 if row.step < 9 else 22.0)) <= row.error for row in tracker.series("sharpness")]
+    seen = next(step for step in range(9, 25) if right[step - 1])
+    assert seen < 9 + within
+    assert all(right[:8] + right[seen - 1 :])
+    assert all(row.error <= 0.0101 * row.value for row in tracker.series("sharpness"))
+    assert [event.step for event in tracker.events if event.name == "edge of stability"] == [seen]
+    turned = [event.step for event in tracker.events if event.name.startswith("new top eigenvector")]
+    assert turned == ([] if direction == 7 else [seen])
 
 
 def test_warm_steps_cost_few_products():

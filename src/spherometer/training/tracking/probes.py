@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import Tensor
-
+from spherometer.estimators import Nearby
 from spherometer.metrics.measure import Requests, bench_for, measured_on
 from spherometer.metrics.registry import parse
 from spherometer.problems import Problem
@@ -56,7 +55,7 @@ class LiveProbe:
     requests: Requests
     schedule: Schedule
     prefix: str = ""
-    starts: dict[str, Tensor] = field(default_factory=dict)
+    starts: dict[str, Nearby] = field(default_factory=dict)
     seconds: float = 0.0  # of its last measurement
 
     @classmethod
@@ -85,9 +84,9 @@ class LiveProbe:
         bench = bench_for(self.problem, self.requests, seed=seed, starts=self.starts)
         found = measured_on(bench, self.requests)
         overlaps = {
-            key: float((self.starts[key][:, 0] @ vectors[:, 0]).abs())
-            for key, vectors in bench.vectors.items()
-            if key in self.starts and self.starts[key].shape[0] == vectors.shape[0]
+            key: float((self.starts[key].vectors[:, 0] @ known.vectors[:, 0]).abs())
+            for key, known in bench.nearby.items()
+            if key in self.starts and len(self.starts[key].vectors) == len(known.vectors)
         }
-        self.starts = {key: vectors.detach() for key, vectors in bench.vectors.items()}
+        self.starts = bench.nearby
         return {f"{self.prefix}{name}": estimate for name, estimate in found.items()}, overlaps

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from spherometer.estimators import eigenvalues
+from spherometer.estimators import Nearby, follow
 from spherometer.metrics import preconditioner, stability_threshold_of
 from spherometer.operators import Hessian, Preconditioned
 from spherometer.problems import Problem
@@ -41,7 +40,7 @@ class StabilityReading:
 
     def __init__(self, problem: Problem, rtol: float) -> None:
         self.problem, self.rtol = problem, rtol
-        self.starts: dict[str, Tensor] = {}
+        self.starts: dict[str, Nearby] = {}
 
     def read(
         self, optimizer: Optimizer, found: Mapping[str, Estimate], batch_ratio: Estimate | None, seed: int
@@ -74,9 +73,6 @@ class StabilityReading:
 
     def _preconditioned(self, optimizer: Optimizer, seed: int) -> Estimate:
         matrix = Preconditioned(Hessian(self.problem), preconditioner(self.problem, optimizer))
-        start = self.starts.get(PRECONDITIONED)
-        memory = self.problem.memory
-        found = eigenvalues(matrix, rtol=self.rtol, start=start, vectors=2, memory=memory, seed=seed)
-        assert found.vectors is not None
-        self.starts = {PRECONDITIONED: found.vectors}
+        known, memory = self.starts.get(PRECONDITIONED), self.problem.memory
+        found, self.starts[PRECONDITIONED] = follow(matrix, known, rtol=self.rtol, memory=memory, seed=seed)
         return found.entry()

@@ -13,6 +13,7 @@ from typing import Any, Self, get_args
 from torch import Tensor
 from torch.optim import Optimizer
 
+from spherometer.estimators import Nearby
 from spherometer.metrics.measure import conventions
 from spherometer.metrics.registry import parse
 from spherometer.problems import Problem
@@ -159,8 +160,8 @@ class Tracker:
             "number": self.number,
             "entered": self._entered,
             "spent": self._clock.spent,
-            "probes": [{"starts": probe.starts, "seconds": probe.seconds} for probe in self._probes],
-            "stability": self._stability.starts,
+            "probes": [{"starts": _plain(probe.starts), "seconds": probe.seconds} for probe in self._probes],
+            "stability": _plain(self._stability.starts),
             "watch": self._watch.state_dict(),
         }
 
@@ -170,8 +171,8 @@ class Tracker:
             raise ValueError(f"expected the state of {len(self._probes)} probes, got one of {len(state['probes'])}")
         self.number, self._entered = state["number"], state["entered"]
         for probe, known in zip(self._probes, state["probes"], strict=True):
-            probe.starts, probe.seconds = dict(known["starts"]), known["seconds"]
-        self._stability.starts = dict(state["stability"])
+            probe.starts, probe.seconds = _restored(known["starts"]), known["seconds"]
+        self._stability.starts = _restored(state["stability"])
         self._watch.load_state_dict(state["watch"])
 
     def _attend(self, moment: Moment, began: float, happened: list[Event]) -> None:
@@ -256,3 +257,11 @@ def _ready(
     if twice:
         raise ValueError(f"expected each quantity once, got {', '.join(twice)} twice: give one probe a name")
     return live
+
+
+def _plain(starts: Mapping[str, Nearby]) -> dict[str, dict[str, Any]]:
+    return {key: dict(vars(known)) for key, known in starts.items()}
+
+
+def _restored(starts: Mapping[str, Mapping[str, Any]]) -> dict[str, Nearby]:
+    return {key: Nearby(**known) for key, known in starts.items()}
