@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import platform
 from functools import partial
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import curvature, jacobians, layouts, mean_jacobian, memory, sweeps, theory, tracking, training
 from benchmarks.contest import Row
+from benchmarks.machine import keep_memory, machine
 from benchmarks.networks import images
 
 COLUMNS = (
@@ -42,7 +41,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="the smallest network only: minutes")
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"), help="folder of the written tables")
     parser.add_argument("--only", choices=[*CONTESTS, *OWN_TABLES], help="one family of contests")
+    parser.add_argument("--keep-memory", action="store_true", help="let the process keep freed memory, for all tools")
     options = parser.parse_args()
+    if options.keep_memory:
+        keep_memory()
     options.out.mkdir(parents=True, exist_ok=True)
     for family in [options.only] if options.only else [*CONTESTS, *OWN_TABLES]:
         write = OWN_TABLES.get(family) or partial(_write, family)
@@ -82,10 +84,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def _conditions() -> str:
-    return (
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads, {platform.machine()}, {images()[2]}; "
-        "tools take turns in one process, medians of times, largest error of all runs."
-    )
+    return f"{machine()}, {images()[2]}; tools take turns in one process, medians of times, largest error of all runs."
 
 
 if __name__ == "__main__":

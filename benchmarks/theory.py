@@ -11,6 +11,7 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 
+from benchmarks.machine import machine
 from spherometer.theory import jacobian_variation, lipschitz_bounds
 from spherometer.zoo import build_model
 
@@ -31,7 +32,7 @@ def rows(*, quick: bool) -> Iterator[tuple[str, ...]]:
 def write(folder: Path, *, quick: bool) -> Table:
     """Run, write `theory.md` into the folder, and return the table for the terminal."""
     found = list(rows(quick=quick))
-    conditions = f"torch {torch.__version__}, {torch.get_num_threads()} threads, 784-200-200-10, uniform inputs."
+    conditions = f"{machine()}, 784-200-200-10, uniform inputs."
     lines = ["| " + " | ".join(cells) + " |" for cells in (COLUMNS, ["---"] * len(COLUMNS), *found)]
     (folder / "theory.md").write_text("\n".join([conditions, "", *lines, ""]))
     table = Table(*COLUMNS, title=conditions, title_justify="left")

@@ -16,6 +16,7 @@ from torch import nn
 import spherometer as sm
 from benchmarks import peers
 from benchmarks.contest import Outcome, console
+from benchmarks.machine import machine
 from benchmarks.networks import NETWORKS, Setting, images
 from spherometer.zoo import build_model
 
@@ -48,7 +49,7 @@ class Tally:
     stated: list[float] = field(default_factory=list)
 
 
-COURSES = [Course("3FCN", 1000, 0.2, 200, 4, 12), Course("6CNN", 64, 0.1, 150, 3, 16)]
+COURSES = [Course("3FCN", 1000, 0.05, 300, 4, 8), Course("6CNN", 64, 0.02, 260, 4, 12)]
 
 
 def tables(*, quick: bool) -> tuple[list[list[str]], list[str]]:
@@ -66,7 +67,7 @@ def write(folder: Path, *, quick: bool) -> Table:
     """Run, write `tracking.md` into the folder, and return the table for the terminal."""
     rows, remarks = tables(quick=quick)
     lines = ["| " + " | ".join(cells) + " |" for cells in (COLUMNS, ["---"] * len(COLUMNS), *rows)]
-    conditions = f"torch {torch.__version__}, {torch.get_num_threads()} threads, {images()[2]}."
+    conditions = f"{machine()}, {images()[2]}."
     (folder / "tracking.md").write_text("\n".join([conditions, "", *lines, "", *(f"- {text}" for text in remarks), ""]))
     table = Table(title="tracking", title_justify="left", caption="\n".join(remarks))
     for column in COLUMNS:

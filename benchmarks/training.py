@@ -5,12 +5,10 @@ Every method runs through the loop, so its ratio holds the loop's own cost as we
 
 from __future__ import annotations
 
-import platform
 from pathlib import Path
 
-import torch
-
 from benchmarks.loop import SETTINGS, ratios
+from benchmarks.machine import machine
 
 NAMES = ("bare loop", "the loop, SGD", "SAM", "ASAM", "EJR efficient", "EJR v2", "EJR simple")
 COLUMNS = ("network", "batch", "method", "ms a step", "over the bare loop", "wanted at most")
@@ -19,7 +17,7 @@ COLUMNS = ("network", "batch", "method", "ms a step", "over the bare loop", "wan
 def table(*, quick: bool) -> str:
     """The table in Markdown; the quick one is of the digits alone."""
     lines = [
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads, {platform.machine()}; methods take turns in "
+        f"{machine()}; methods take turns in "
         "one process, medians over rounds of the time over the bare loop's in the same round.",
         "",
         "| " + " | ".join(COLUMNS) + " |",

@@ -24,6 +24,7 @@ MOST_PRODUCTS = 10  # beyond this a full search is the better use of products
 NEAREST = 0.03  # least distance from the eigenvalue, relative to it, that a correction divides by
 LEAST_BEYOND = 0.5  # what a look leaves unseen at most, relative to the largest eigenvalue
 MOST_LOOKS = 8  # products spent on a look for what was never seen
+ROUNDED_EVERY = 8  # calls
 MARGIN = 1.1  # how far above a Ritz value of such a look an eigenvalue is excluded
 INDEPENDENT = 1e-6  # least eigenvalue of a Gram matrix of unit vectors that counts as a direction of its own
 
@@ -38,12 +39,14 @@ class Nearby:
             nothing is known.
         scout: (n,) a vector that is multiplied in every second call and so turns to what was never seen.
         calls: how often the matrix was followed.
+        rounding: what the arithmetic does to the eigenvalue, relative to it, as last measured.
     """
 
     vectors: Tensor
     ceilings: Tensor
     scout: Tensor | None = None
     calls: int = 0
+    rounding: float | None = None
 
     @classmethod
     def unknown(cls, vectors: Tensor) -> Nearby:
@@ -65,7 +68,7 @@ def follow(
 
     What has no share in any vector that is known can hide from three products. In every second call a scout takes the
     place of the strongest rival: one step of power iteration in the complement, which an eigenvalue of the size of the
-    largest turns around within some six calls. When the scout has seen something, or after 35 calls at most, Lanczos
+    largest turns around within about eight calls. When the scout has seen something, or after 35 calls at most, Lanczos
     looks into the complement. Where ten products do not suffice, the search is a full one.
 
     Sources: Davidson (1975); the update of M by what was multiplied: Powell's symmetric Broyden formula (1970).
@@ -167,16 +170,17 @@ def _renewed(before: Nearby | None, seen: _Seen, kept: int) -> Nearby:
     beyond = values[0] if seen.all_around else growth * ceilings[-1]  # a full search stops at its goal: look next time
     raised = found[order] + (growth**unseen - 1) * np.maximum(np.abs(found[order]), LEAST_BEYOND * values[0])
     raised[0] = values[0]
-    weights = torch.as_tensor(((turn / lengths) @ vectors[:, order]).T).to(space)
-    scout, calls = (None, 0) if before is None else (before.scout, before.calls)
-    return Nearby((weights @ space).T, torch.as_tensor(np.append(raised, beyond)), scout, calls)
+    weights = torch.as_tensor(((turn / lengths) @ vectors[:, order]).T).to(rows)
+    renewed = (weights @ space).T
+    before = before or Nearby.unknown(renewed)
+    return replace(before, vectors=renewed, ceilings=torch.as_tensor(np.append(raised, beyond)))
 
 
 class _Subspace:
     """Orthonormal rows V with their products VA, and the Ritz pairs θ, X = S'V with residuals R = XA − θX."""
 
     def __init__(self, matrix: SymmetricMatrix, nearby: Nearby, rtol: float) -> None:
-        self.matrix, self.rtol = matrix, rtol
+        self.matrix, self.nearby, self.rtol = matrix, nearby, rtol
         self.known = nearby.vectors.T.to(dtype=matrix.dtype, device=matrix.device)
         self.ceilings = nearby.ceilings.numpy()
         self.basis = self.images = self.known[:0]
@@ -185,8 +189,11 @@ class _Subspace:
 
     @cached_property
     def rounding(self) -> float:
-        """What the arithmetic does to the eigenvalue: of the first top vector, since those that follow are near it."""
-        return max(floor(self.matrix, self.seen.values), float(self.matrix.rounding(self.seen.vectors[:1].T)[0]))
+        """What the arithmetic does to the eigenvalue: measured afresh now and then, since it hardly changes."""
+        known = self.nearby.rounding
+        if known is None or self.nearby.calls % ROUNDED_EVERY == 0:
+            known = float(self.matrix.rounding(self.seen.vectors[:1].T)[0]) / self.top
+        return max(floor(self.matrix, self.seen.values), known * self.top)
 
     def run(self) -> Answer | None:
         """Look at the first vector, at its strongest rival or the scout, then correct; None if that is not enough."""
@@ -213,14 +220,15 @@ class _Subspace:
         due.
         """
         chance = unit_vector(self.matrix.num_rows, dtype=self.matrix.dtype, stream=stream).to(self.known.device)
+        known = replace(known, calls=known.calls + 1, rounding=self.rounding / self.top)
         if self.scout is None:
-            return replace(known, scout=chance if known.scout is None else known.scout, calls=known.calls + 1)
+            return replace(known, scout=chance if known.scout is None else known.scout)
         image = self.images[1] - (self.known @ self.images[1]) @ self.known
         scout = image / torch.linalg.vector_norm(image).clamp_min(self.matrix.epsilon) + chance
         ceilings = known.ceilings.clone()
         if 2 * float(self.basis[1] @ self.images[1]) > ceilings[-1]:
             ceilings[-1] = self.top
-        return replace(known, scout=scout, ceilings=ceilings, calls=known.calls + 1)
+        return replace(known, scout=scout, ceilings=ceilings)
 
     def _rival(self) -> int:
         """The vector with the highest ceiling of those not looked at."""
@@ -242,9 +250,9 @@ class _Subspace:
         norm = float(torch.linalg.vector_norm(vector))
         if not norm > 1e3 * self.matrix.epsilon * length:
             return False
-        product = self.matrix.apply(vector / norm)
-        self.basis = torch.cat([self.basis, (vector / norm)[None]])
-        self.images = torch.cat([self.images, product[None]])
+        vector = vector / norm
+        self.basis = torch.cat([self.basis, vector[None]])
+        self.images = torch.cat([self.images, self.matrix.apply(vector)[None]])
         return True
 
     def _solve(self) -> None:
