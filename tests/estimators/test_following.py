@@ -18,15 +18,15 @@ class Turning:
 
     dtype, device, symmetric = torch.float64, torch.device("cpu"), True
 
-    def __init__(self, values, angle, seed=0):
+    def __init__(self, values, angle, seed=0, scale=1.0):
         generator = torch.Generator().manual_seed(seed)
         num = len(values)
         frame = torch.randn(NUM_ROWS, 2 * num, generator=generator, dtype=torch.float64)
         frame = torch.linalg.qr(frame).Q
         mixing = torch.randn(2 * num, 2 * num, generator=generator, dtype=torch.float64)
         turn = torch.linalg.matrix_exp(angle * (mixing - mixing.T) / num**0.5)
-        self.outliers, self.values = (frame @ turn)[:, :num], torch.as_tensor(values, dtype=torch.float64)
-        self.bulk = torch.linspace(-0.2, 0.2, NUM_ROWS, dtype=torch.float64)
+        self.outliers, self.values = (frame @ turn)[:, :num], scale * torch.as_tensor(values, dtype=torch.float64)
+        self.bulk = scale * torch.linspace(-0.2, 0.2, NUM_ROWS, dtype=torch.float64)
         self.shape = NUM_ROWS, NUM_ROWS
 
     def __matmul__(self, vector):
@@ -65,8 +65,9 @@ def test_the_assertion_finds_a_broken_bound():
 CROWD = np.linspace(1.0, 0.6, 10)
 
 
-def test_a_crowded_top_that_grows_and_turns_costs_few_products():
-    found = followed(Turning((1 + 0.02 * step) * CROWD, 0.03 * step) for step in range(40))
+@pytest.mark.parametrize("scale", [1.0, 1e5, 1e-5])
+def test_a_crowded_top_that_grows_and_turns_costs_few_products(scale):
+    found = followed(Turning((1 + 0.02 * step) * CROWD, 0.03 * step, scale=scale) for step in range(40))
     assert_bounds_hold(found)
     products = [estimate.products for estimate, _ in found[3:]]
     assert np.median(products) <= 3
@@ -91,6 +92,19 @@ def test_a_jump_is_followed():
     found = followed(Turning(3 * CROWD if step > 5 else CROWD, 0.01 * step, seed=int(step > 5)) for step in range(10))
     assert_bounds_hold(found)
     assert found[6][0].products > 5
+
+
+def test_a_spectrum_that_changes_its_sign_is_followed():
+    def values(step):
+        return (CROWD if step < 4 else -CROWD) - (0.2 if step < 4 else 0.0)
+
+    matrices = [Turning(values(step) if step < 8 else CROWD, 0.01 * step) for step in range(12)]
+    for matrix in matrices[4:8]:
+        matrix.bulk = torch.linspace(-0.5, -0.4, NUM_ROWS, dtype=torch.float64)
+    found = followed(matrices)
+    assert [truth > 0 for _, truth in found] == [True] * 4 + [False] * 4 + [True] * 4
+    for estimate, truth in found:
+        assert abs(float(estimate.value[0]) - truth) <= float(estimate.error[0])
 
 
 def test_a_newcomer_from_nowhere_is_found_before_it_is_at_the_top():

@@ -86,13 +86,17 @@ def follow(
         known = _with_beyond(matrix, known, child_stream(seed, "beyond"))
         subspace = _Subspace(matrix, known, rtol)
         answer = subspace.run()
-        known = subspace.scouted(_renewed(known, subspace.seen, kept), child_stream(seed, "scout"))
+        if subspace.top > 0:
+            known = subspace.scouted(_renewed(known, subspace.seen, kept), child_stream(seed, "scout"))
         if answer is not None:
             return estimate_of(answer, matrix, began, subspace.seen.vectors[:1].T), known
     start = None if known is None else known.vectors[:, :3]
     answer, search = searched(matrix, rtol=rtol, start=start, memory=memory, seed=seed)
-    seen = _all_around(search, kept)
-    return estimate_of(answer, matrix, began, seen.vectors[:1].T), _renewed(known, seen, kept)
+    found = search.vectors(kept)
+    if known is not None and _worth_following(known) and answer.values[0] > 0:
+        return estimate_of(answer, matrix, began, found[:, :1]), _renewed(known, _all_around(search, kept), kept)
+    values = np.sort(search.krylov.ritz().values)[::-1][:kept]
+    return estimate_of(answer, matrix, began, found[:, :1]), Nearby(found, torch.tensor([*values, values[0]]))
 
 
 def _worth_following(known: Nearby) -> bool:
@@ -144,25 +148,22 @@ def _all_around(search: Search, kept: int) -> _Seen:
     return _Seen(ritz.values[first], vectors.T, images.T, all_around=True)
 
 
-def _renewed(before: Nearby | None, seen: _Seen, kept: int) -> Nearby:
+def _renewed(before: Nearby, seen: _Seen, kept: int) -> Nearby:
     """The remembered spectrum, made to agree with what was seen, and raised where nobody looked.
 
     Powell's formula: the symmetric matrix nearest to the model M that has the products seen.
     """
     rows, values = seen.vectors, seen.values
-    known, ceilings = rows[:0], values[:1]
-    growth = 1.0
-    if before is not None and bool(0 < before.ceilings[0] < torch.inf):
-        known, ceilings = before.vectors.T.to(rows), before.ceilings.numpy()
-        growth = (1 + GROWTH) * max(1.0, values[0] / ceilings[0])
-    space = torch.cat([known, rows, seen.images])
+    known, ceilings = before.vectors.T.to(rows), before.ceilings.numpy()
+    growth = (1 + GROWTH) * max(1.0, values[0] / ceilings[0])
+    space = torch.cat([known, rows, seen.images / values[0]])  # all about as long
     lengths, turn = np.linalg.eigh((space @ space.T).double().cpu().numpy())
     apart = lengths > INDEPENDENT * lengths.max()
     lengths, turn = np.sqrt(lengths[apart]), turn[:, apart]
     ends = len(known), len(known) + len(rows)
     remembered, basis, images = np.split(lengths[:, None] * turn.T, ends, axis=1)  # coordinates in the whole space
     model = (remembered * ceilings[:-1]) @ remembered.T
-    wrong = (images - model @ basis) @ basis.T
+    wrong = (values[0] * images - model @ basis) @ basis.T
     found, vectors = np.linalg.eigh(model + wrong + wrong.T - basis @ (basis.T @ wrong))
     first = int(np.argmax(np.abs(basis[:, 0] @ vectors)))
     order = [first, *(index for index in np.argsort(-found) if index != first)][:kept]
@@ -171,9 +172,7 @@ def _renewed(before: Nearby | None, seen: _Seen, kept: int) -> Nearby:
     raised = found[order] + (growth**unseen - 1) * np.maximum(np.abs(found[order]), LEAST_BEYOND * values[0])
     raised[0] = values[0]
     weights = torch.as_tensor(((turn / lengths) @ vectors[:, order]).T).to(rows)
-    renewed = (weights @ space).T
-    before = before or Nearby.unknown(renewed)
-    return replace(before, vectors=renewed, ceilings=torch.as_tensor(np.append(raised, beyond)))
+    return replace(before, vectors=(weights @ space).T, ceilings=torch.as_tensor(np.append(raised, beyond)))
 
 
 class _Subspace:

@@ -25,7 +25,7 @@ from spherometer.problems.modes import differentiating
 
 PLACES = frozenset({"input", "input_columns", "layer_inputs", "layers", "weights", "weight_gram"})
 MANY_OUTPUTS = 32  # beyond this, Lanczos runs side by side bring spectral norms sooner than C backward passes
-MAX_BYTES = 8e7  # of the rows of one chunk: larger ones leave the caches, and go back to the system after each use
+MAX_BYTES = 2.4e8  # of the rows of one chunk: smaller ones make convolutions slow, larger ones bring nothing
 GRAM_BYTES = 4e6  # of the rows that are taken to double precision at once
 
 __all__ = ["PLACES", "LayerSensitivity", "Sensitivity", "is_linear_map", "sensitivity"]
