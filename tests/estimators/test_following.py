@@ -70,10 +70,10 @@ def test_a_crowded_top_that_grows_and_turns_costs_few_products(scale):
     found = followed(Turning((1 + 0.02 * step) * CROWD, 0.03 * step, scale=scale) for step in range(40))
     assert_bounds_hold(found)
     products = [estimate.products for estimate, _ in found[3:]]
-    assert np.median(products) <= 3
-    assert np.mean(products) <= 5
+    assert np.median(products) <= 4
+    assert np.mean(products) <= 6
     cold = [eigenvalues(Turning(CROWD, 0.03 * step), rtol=1e-2).products for step in range(3)]
-    assert min(cold) > 3 * np.median(products)
+    assert min(cold) > 2 * np.median(products)
 
 
 @pytest.mark.parametrize("rival", [1, 2, 5])
@@ -118,6 +118,30 @@ def test_a_newcomer_from_nowhere_is_found_before_it_is_at_the_top():
     assert_bounds_hold(found)
 
 
+def test_two_newcomers_at_once_are_both_found():
+    def values(step):
+        return np.append(CROWD, [0.3 * 1.015**step, 0.28 * 1.016**step])
+
+    assert_bounds_hold(followed(Turning(values(step), 0.0) for step in range(100)))
+
+
+def test_a_top_that_falls_below_what_may_be_unseen_is_searched_for_anew():
+    """Twelve outliers, ten of them remembered: all but two fall by a third from one call to the next."""
+    before, after = np.append(CROWD, [0.58, 0.57]), np.append(0.5 * CROWD, [0.58, 0.57])
+    found = followed(Turning(before if step < 20 else after, 0.0) for step in range(24))
+    assert_bounds_hold(found)
+
+
+def test_near_ties_stay_within_their_bars():
+    """The second eigenvalue creeps past the first, in steps far below the tolerance, whoever is looked at."""
+
+    def values(step):
+        return np.array([1.0, 0.985 + 0.001 * step, 0.5, 0.4, 0.3])
+
+    found = followed(Turning(values(step), 0.0) for step in range(30))
+    assert_bounds_hold(found[1:])  # a single cold search may take the second for the first: docs/estimators.md
+
+
 def test_finer_tolerances_and_float32():
     class Single(Turning):
         dtype = torch.float32
@@ -136,7 +160,7 @@ def test_what_is_remembered():
     assert nearby.ceilings.shape == (KEPT + 1,)
     identity = nearby.vectors.T @ nearby.vectors
     torch.testing.assert_close(identity, torch.eye(KEPT, dtype=torch.float64), atol=1e-6, rtol=0)
-    _, small = follow(Turning(CROWD, 0.0), memory=4 * 8 * NUM_ROWS * 5)
+    _, small = follow(Turning(CROWD, 0.0), memory=6 * 8 * NUM_ROWS * 5)
     assert small.vectors.shape == (NUM_ROWS, 5)
 
 

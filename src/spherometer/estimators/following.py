@@ -14,7 +14,7 @@ from spherometer.estimators.extremes import estimate_of, searched
 from spherometer.estimators.krylov import Krylov
 from spherometer.estimators.matrices import Complement, MatrixLike, SymmetricMatrix
 from spherometer.estimators.randomness import child_stream, unit_vector
-from spherometer.estimators.search import FEW_ROWS, RESOLUTION, RISK, UNRESOLVED, Answer, Search, floor
+from spherometer.estimators.search import FEW_ROWS, RISK, UNRESOLVED, Answer, Search, floor
 from spherometer.estimators.unseen import least_mass, surely_seen
 from spherometer.values import Estimate
 
@@ -22,11 +22,14 @@ KEPT = 10  # vectors remembered: the outliers of a network are about as many as 
 GROWTH = 0.02  # what an eigenvalue nobody looked at may have gained on the largest since the last call
 MOST_PRODUCTS = 10  # beyond this a full search is the better use of products
 NEAREST = 0.03  # least distance from the eigenvalue, relative to it, that a correction divides by
-LEAST_BEYOND = 0.5  # what a look leaves unseen at most, relative to the largest eigenvalue
-MOST_LOOKS = 8  # products spent on a look for what was never seen
+LOOK_PRODUCTS = 8  # spent at most on a look for what was never seen
+LOOK_FROM = 0.95  # of the largest eigenvalue: ceiling of the unseen from which on it is looked for
+LOOK_AGAIN = 0.8  # ceiling it is given for the next calls when the look could not exclude as much
+LEAST_BEYOND = 0.5  # least ceiling it is given
+MARGIN = 1.1  # how far above the Ritz values of a look an eigenvalue is excluded
+COARSE = 0.5  # least error in units of rtol: what was not looked at may lie so far above the ceilings
 ROUNDED_EVERY = 8  # calls
-MARGIN = 1.1  # how far above a Ritz value of such a look an eigenvalue is excluded
-INDEPENDENT = 1e-6  # least eigenvalue of a Gram matrix of unit vectors that counts as a direction of its own
+INDEPENDENT = 1e3  # least eigenvalue of a Gram matrix, in units of ε, that counts as a direction of its own
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +38,8 @@ class Nearby:
 
     Args:
         vectors: (n, k) orthonormal columns near its first eigenvectors, the first one leading.
-        ceilings: (k + 1,) how large the eigenvalue along each may be by now, in the last entry any other; inf where
-            nothing is known.
+        ceilings: (k + 1,) how large the eigenvalue along each may be by now, which is also what it is taken to be; in
+            the last entry any other; inf where nothing is known.
         scout: (n,) a vector that is multiplied in every second call and so turns to what was never seen.
         calls: how often the matrix was followed.
         rounding: what the arithmetic does to the eigenvalue, relative to it, as last measured.
@@ -62,14 +65,15 @@ def follow(
     The last top vector, and every other that may have overtaken it since, are multiplied afresh; the subspace then
     grows by Davidson's corrections (M − θ)^(−1) r, where M is the remembered spectrum. Eigenvalues crowd near the top
     and their vectors turn into one another from step to step: M tells them apart at once, where Lanczos needs many
-    products. The error is max(r²/gap, r/2) as in `eigenvalues`, where the gap is that to the nearest other Ritz value
-    or to the ceiling of what was not multiplied, if that is higher. A ceiling rises with each call that does not look,
-    by 2 % more than the top eigenvalue.
+    products. The error is max(√(gap²/4 + r²) − gap/2, r/2), where the gap is that to the nearest other Ritz value or to
+    the ceiling of what was not multiplied, if that is higher. It rests on ceilings, which rise from call to call by
+    2 % more than the top eigenvalue until the vector is multiplied again.
 
     What has no share in any vector that is known can hide from three products. In every second call a scout takes the
     place of the strongest rival: one step of power iteration in the complement, which an eigenvalue of the size of the
-    largest turns around within about eight calls. When the scout has seen something, or after 35 calls at most, Lanczos
-    looks into the complement. Where ten products do not suffice, the search is a full one.
+    largest turns around within about eight calls. When the scout has seen something, and at the latest when the ceiling
+    of the unseen comes near the top (after 9 to 33 calls), Lanczos looks into the complement. Where ten products do not
+    suffice, and where the top has fallen below what may be unseen, the search is a full one.
 
     Sources: Davidson (1975); the update of M by what was multiplied: Powell's symmetric Broyden formula (1970).
 
@@ -80,23 +84,35 @@ def follow(
     """
     began = time.perf_counter()
     matrix = SymmetricMatrix(operator)
-    kept = int(np.clip(memory / (4 * matrix.num_rows * matrix.dtype.itemsize), 3, KEPT))
+    kept = int(np.clip(memory / (6 * matrix.num_rows * matrix.dtype.itemsize), 3, KEPT))
     known = nearby if nearby is not None and len(nearby.vectors) == matrix.num_rows else None
     if known is not None and _worth_following(known):
-        known = _with_beyond(matrix, known, child_stream(seed, "beyond"))
-        subspace = _Subspace(matrix, known, rtol)
-        answer = subspace.run()
-        if subspace.top > 0:
-            known = subspace.scouted(_renewed(known, subspace.seen, kept), child_stream(seed, "scout"))
+        answer, vector, known = _followed(matrix, known, rtol, kept, seed)
         if answer is not None:
-            return estimate_of(answer, matrix, began, subspace.seen.vectors[:1].T), known
+            return estimate_of(answer, matrix, began, vector), known
     start = None if known is None else known.vectors[:, :3]
     answer, search = searched(matrix, rtol=rtol, start=start, memory=memory, seed=seed)
-    found = search.vectors(kept)
-    if known is not None and _worth_following(known) and answer.values[0] > 0:
-        return estimate_of(answer, matrix, began, found[:, :1]), _renewed(known, _all_around(search, kept), kept)
-    values = np.sort(search.krylov.ritz().values)[::-1][:kept]
-    return estimate_of(answer, matrix, began, found[:, :1]), Nearby(found, torch.tensor([*values, values[0]]))
+    seen = _all_around(search, kept)
+    vector = seen.vectors[:1].T.clone()
+    if known is not None and _worth_following(known) and seen.values[0] > 0:
+        return estimate_of(answer, matrix, began, vector), _renewed(known, seen, kept)
+    ceilings = torch.tensor([*seen.values, seen.values[0]])
+    return estimate_of(answer, matrix, began, vector), Nearby(seen.vectors.T, ceilings)
+
+
+def _followed(
+    matrix: SymmetricMatrix, known: Nearby, rtol: float, kept: int, seed: int
+) -> tuple[Answer | None, Tensor, Nearby]:
+    """The answer with its vector, if there is one, and what is known now."""
+    looked = _with_beyond(matrix, known, child_stream(seed, "beyond"))
+    subspace = _Subspace(matrix, looked, rtol)
+    answer = subspace.run()
+    vector = subspace.seen.vectors[:1].T.clone()
+    if subspace.top <= 0:
+        return None, vector, known
+    if looked is known and known.ceilings[-1] > subspace.top:
+        answer = None
+    return answer, vector, subspace.scouted(_renewed(looked, subspace.seen, kept), child_stream(seed, "scout"))
 
 
 def _worth_following(known: Nearby) -> bool:
@@ -110,23 +126,22 @@ def _with_beyond(matrix: SymmetricMatrix, known: Nearby, stream: Generator) -> N
     In the complement of what is remembered there are no outliers but new ones, and few products tell.
     """
     top = float(known.ceilings[0])
-    if known.ceilings[-1] < top:
+    if known.ceilings[-1] < LOOK_FROM * top:
         return known
-    chain = Krylov(Complement(matrix, known.vectors.to(matrix.device)), stream)
+    columns = known.vectors.to(dtype=matrix.dtype, device=matrix.device)
+    chain = Krylov(Complement(matrix, columns), stream)
     chain.add_random()
-    mass, ceiling = least_mass(matrix.num_rows, risk=RISK), top
-    for _ in range(MOST_LOOKS):
+    mass = least_mass(matrix.num_rows, risk=RISK)
+    for _ in range(LOOK_PRODUCTS):
         chain.step()
         ritz = chain.ritz()
-        ceiling = max(MARGIN * ritz.values[-1], LEAST_BEYOND * top)
-        if surely_seen(*chain.recurrence(0), ceiling, mass=mass):
+        ceiling, newcomer = max(MARGIN * ritz.values[-1], LEAST_BEYOND * top), ritz.values[-1] + ritz.residuals[-1]
+        if surely_seen(*chain.recurrence(0), ceiling, mass=mass) or newcomer < floor(matrix, np.array([top])):
             break
     else:
-        ceiling = top
-    vector = chain.vectors(ritz.coordinates[:, -1:])
-    newcomer = ritz.values[-1] + ritz.residuals[-1]
-    ceilings = [*known.ceilings[:-1].tolist(), newcomer, min(ceiling, top / MARGIN)]
-    vectors = torch.cat([known.vectors, vector.to(known.vectors)], 1)
+        ceiling = max(ceiling, top)
+    vectors = torch.cat([columns, chain.vectors(ritz.coordinates[:, -1:])], 1)
+    ceilings = [*known.ceilings[:-1].tolist(), newcomer, ceiling]
     return replace(known, vectors=vectors, ceilings=torch.tensor(ceilings, dtype=torch.float64))
 
 
@@ -149,30 +164,31 @@ def _all_around(search: Search, kept: int) -> _Seen:
 
 
 def _renewed(before: Nearby, seen: _Seen, kept: int) -> Nearby:
-    """The remembered spectrum, made to agree with what was seen, and raised where nobody looked.
+    """The remembered spectrum, made to agree with what was seen, and raised to what it may be at the next call.
 
     Powell's formula: the symmetric matrix nearest to the model M that has the products seen.
     """
     rows, values = seen.vectors, seen.values
-    known, ceilings = before.vectors.T.to(rows), before.ceilings.numpy()
+    known, ceilings = before.vectors.T.to(rows), before.ceilings.cpu().numpy()
     growth = (1 + GROWTH) * max(1.0, values[0] / ceilings[0])
-    space = torch.cat([known, rows, seen.images / values[0]])  # all about as long
-    lengths, turn = np.linalg.eigh((space @ space.T).double().cpu().numpy())
-    apart = lengths > INDEPENDENT * lengths.max()
+    size = float(torch.linalg.vector_norm(seen.images, dim=1).max())
+    space = torch.cat([known, rows, seen.images / size])
+    lengths, turn = np.linalg.eigh((space @ space.T).cpu().double().numpy())
+    apart = lengths > INDEPENDENT * torch.finfo(rows.dtype).eps * lengths.max()
     lengths, turn = np.sqrt(lengths[apart]), turn[:, apart]
     ends = len(known), len(known) + len(rows)
     remembered, basis, images = np.split(lengths[:, None] * turn.T, ends, axis=1)  # coordinates in the whole space
     model = (remembered * ceilings[:-1]) @ remembered.T
-    wrong = (values[0] * images - model @ basis) @ basis.T
+    wrong = (size * images - model @ basis) @ basis.T
     found, vectors = np.linalg.eigh(model + wrong + wrong.T - basis @ (basis.T @ wrong))
     first = int(np.argmax(np.abs(basis[:, 0] @ vectors)))
-    order = [first, *(index for index in np.argsort(-found) if index != first)][:kept]
-    unseen = np.clip(1 - ((basis.T @ vectors[:, order]) ** 2).sum(0), 0, 1)
-    beyond = values[0] if seen.all_around else growth * ceilings[-1]  # a full search stops at its goal: look next time
-    raised = found[order] + (growth**unseen - 1) * np.maximum(np.abs(found[order]), LEAST_BEYOND * values[0])
+    order = [first, *(index for index in np.argsort(-found) if index != first)]
+    raised = found[order] + (growth - 1) * np.maximum(np.abs(found[order]), LEAST_BEYOND * values[0])
     raised[0] = values[0]
-    weights = torch.as_tensor(((turn / lengths) @ vectors[:, order]).T).to(rows)
-    return replace(before, vectors=(weights @ space).T, ceilings=torch.as_tensor(np.append(raised, beyond)))
+    beyond = growth * min(ceilings[-1], LOOK_AGAIN * values[0] if ceilings[-1] > values[0] else np.inf)
+    beyond = values[0] if seen.all_around else max(beyond, raised[kept:].max(initial=0.0))
+    weights = torch.as_tensor(((turn / lengths) @ vectors[:, order[:kept]]).T).to(rows)
+    return replace(before, vectors=(weights @ space).T, ceilings=torch.as_tensor(np.append(raised[:kept], beyond)))
 
 
 class _Subspace:
@@ -181,46 +197,46 @@ class _Subspace:
     def __init__(self, matrix: SymmetricMatrix, nearby: Nearby, rtol: float) -> None:
         self.matrix, self.nearby, self.rtol = matrix, nearby, rtol
         self.known = nearby.vectors.T.to(dtype=matrix.dtype, device=matrix.device)
-        self.ceilings = nearby.ceilings.numpy()
-        self.basis = self.images = self.known[:0]
+        self.ceilings = nearby.ceilings.cpu().numpy()
         self.looked_at = np.zeros(len(self.known), dtype=bool)
-        self.scout = nearby.scout if nearby.calls % 2 else None
+        self.basis = self.images = self.known[:0]
+        self._look_at(0)
+        scout = None if nearby.scout is None or nearby.calls % 2 == 0 else nearby.scout.to(self.known)
+        self.scouts = scout is not None and self._grow(scout)
+        if not self.scouts:
+            self._look_at(self._rival())
+        self._solve()
 
     @cached_property
     def rounding(self) -> float:
-        """What the arithmetic does to the eigenvalue: measured afresh now and then, since it hardly changes."""
+        """What the arithmetic does to the eigenvalue, relative to it; measured now and then: it hardly changes."""
         known = self.nearby.rounding
         if known is None or self.nearby.calls % ROUNDED_EVERY == 0:
             known = float(self.matrix.rounding(self.seen.vectors[:1].T)[0]) / self.top
-        return max(floor(self.matrix, self.seen.values), known * self.top)
+        return max(floor(self.matrix, self.seen.values) / self.top, known)
 
     def run(self) -> Answer | None:
-        """Look at the first vector, at its strongest rival or the scout, then correct; None if that is not enough."""
-        self._look_at(0)
-        if self.scout is None or not self._grow(self.scout.to(self.known)):
-            self._look_at(self._rival())
-        while True:
-            self._solve()
-            if not self.top > 0:
-                return None
+        """Look at rivals and correct until the error is small enough; None if that does not lead there."""
+        while self.top > 0:
             target = max(self.rtol * self.top, 4 * floor(self.matrix, self.seen.values))
-            error = self._error()
-            if self._highest() > self.top + target and not self.looked_at.all():
-                grown = self._look_at(self._rival())
-            elif error <= target and error + self.rounding <= target:
-                return Answer(self.seen.values[:1].copy(), np.array([error + self.rounding]), "")
-            else:
-                grown = self._grow(self._correction())
-            if not grown or len(self.basis) > MOST_PRODUCTS:
+            error, rounding = self._error(), self.rounding * self.top
+            if error + rounding <= target:
+                return Answer(self.seen.values[:1].copy(), np.array([error + rounding]), "")
+            if rounding > 0.8 * target or len(self.basis) == MOST_PRODUCTS:
                 return None
+            rival = self._highest() > self.top + target / 2
+            if not (self._look_at(self._rival()) if rival else self._grow(self._correction())):
+                return None
+            self._solve()
+        return None
 
     def scouted(self, known: Nearby, stream: Generator) -> Nearby:
         """The scout one step further, half of it drawn afresh; if it has met more than there should be, a look is
         due.
         """
         chance = unit_vector(self.matrix.num_rows, dtype=self.matrix.dtype, stream=stream).to(self.known.device)
-        known = replace(known, calls=known.calls + 1, rounding=self.rounding / self.top)
-        if self.scout is None:
+        known = replace(known, calls=known.calls + 1, rounding=self.rounding)
+        if not self.scouts:
             return replace(known, scout=chance if known.scout is None else known.scout)
         image = self.images[1] - (self.known @ self.images[1]) @ self.known
         scout = image / torch.linalg.vector_norm(image).clamp_min(self.matrix.epsilon) + chance
@@ -256,14 +272,14 @@ class _Subspace:
 
     def _solve(self) -> None:
         """Rayleigh-Ritz in the subspace."""
-        projected = (self.images @ self.basis.T).double().cpu().numpy()
+        projected = (self.images @ self.basis.T).cpu().double().numpy()
         values, coordinates = np.linalg.eigh((projected + projected.T) / 2)
         turn = torch.as_tensor(coordinates[:, ::-1].T.copy()).to(self.basis)
         self.seen = _Seen(values[::-1].copy(), turn @ self.basis, turn @ self.images, all_around=False)
         self.top = float(self.seen.values[0])
         scale = torch.as_tensor(self.seen.values).to(self.basis)
         self.residuals = torch.addcmul(self.seen.images, scale[:, None], self.seen.vectors, value=-1)
-        self.lengths = torch.linalg.vector_norm(self.residuals, dim=1).double().cpu().numpy()
+        self.lengths = torch.linalg.vector_norm(self.residuals, dim=1).cpu().double().numpy()
         self.upper = self.seen.values + UNRESOLVED * self.lengths
 
     def _error(self) -> float:
@@ -274,12 +290,13 @@ class _Subspace:
         residual = self.lengths[0]
         gap = self.top - rest
         above = (gap**2 / 4 + residual**2) ** 0.5 - gap / 2
-        return max(above, UNRESOLVED * residual, RESOLUTION * self.rtol * self.top, self.upper.max() - self.top)
+        further = max(self._highest(), self.upper.max()) - self.top
+        return max(above, further, UNRESOLVED * residual, COARSE * self.rtol * self.top)
 
     def _correction(self) -> Tensor:
         """(M − θ)^(−1) r, M the remembered spectrum and zero outside of it, for the pair that may be the largest."""
         pair = int(np.argmax(self.upper))
-        top, residual = float(self.seen.values[pair]), self.residuals[pair]
+        top, residual = max(float(self.seen.values[pair]), NEAREST * self.top), self.residuals[pair]
         inside = self.known @ residual
         gaps = torch.as_tensor(np.minimum(self.ceilings[:-1] - top, -NEAREST * top)).to(inside)
         return (inside / gaps + inside / top) @ self.known - residual / top

@@ -137,17 +137,19 @@ class Bench:
         The next search then sees the first eigenvalues cross. One more was not enough: at the edge of stability, with
         the first two 1 % apart, a warm search stayed with the second, five times its stated error away.
         """
-        known = self.nearby.get(key, self.starts.get(key))
         memory = self.problem.memory
         if num == 1 and which == "largest":
+            known = self.nearby.get(key, self.starts.get(key))
             found, self.nearby[key] = follow(matrix, known, rtol=rtol, memory=memory, seed=self.seed)
             return found
+        several = key if num == 1 else f"{num} {key}"
+        known = self.starts.get(several, self.nearby.get(key, self.starts.get(key)))
         start = None if known is None else known.vectors[:, : num + 2]
         found = eigenvalues(
             matrix, num=num, which=which, rtol=rtol, start=start, vectors=num + 2, memory=memory, seed=self.seed
         )
         assert found.vectors is not None
-        self.nearby[key] = Nearby.unknown(found.vectors)
+        self.nearby[several] = Nearby.unknown(found.vectors)
         return found
 
     def trace(self, matrix: str, rtol: float) -> Estimate:

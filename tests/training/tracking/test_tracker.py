@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import spherometer as sm
+from spherometer.estimators import following
 from spherometer.metrics.registry import _REGISTRY, Metric
 from spherometer.records import RunReader, RunWriter
 from spherometer.training.tracking import EpochEnds, Every, LogSpaced, LossJumps
@@ -39,7 +40,15 @@ def test_the_random_state_goes_on_as_if_nobody_had_watched():
     assert torch.equal(alone, torch.rand(3))
 
 
-def test_tracked_values_are_those_of_a_dense_hessian():
+@pytest.fixture(params=[False, True], ids=["searched", "followed"])
+def followed(request, monkeypatch):
+    """Small matrices are searched anew each time; here they are also followed as large ones are."""
+    if request.param:
+        monkeypatch.setattr(following, "FEW_ROWS", 10)
+    return request.param
+
+
+def test_tracked_values_are_those_of_a_dense_hessian(followed):
     torch.manual_seed(0)
     model, loss, pair = model_of("plain").double(), nn.CrossEntropyLoss(), data()
     pair = (pair[0].double(), pair[1])
@@ -59,6 +68,8 @@ def test_tracked_values_are_those_of_a_dense_hessian():
         ratio = tracker.series("stability_ratio")[-1]
         assert ratio.value == pytest.approx(row.value * 0.5 / 2)
         assert ratio.error == pytest.approx(row.error * 0.5 / 2)
+    (known,) = tracker.state_dict()["probes"][0]["starts"].values()
+    assert (known["calls"] > 2) == followed
 
 
 class Quadratic(nn.Module):
@@ -272,6 +283,7 @@ def test_two_trackers_in_one_folder_are_refused(tmp_path):
         sm.Tracker(problem, run=tmp_path)
 
 
+@pytest.mark.usefixtures("followed")
 def test_a_resumed_tracker_gives_the_rows_of_an_undisturbed_one(tmp_path):
     def run(model, optimizer, tracker, steps):
         inputs, targets = data()

@@ -84,7 +84,7 @@ class LiveProbe:
         bench = bench_for(self.problem, self.requests, seed=seed, starts=self.starts)
         found = measured_on(bench, self.requests)
         overlaps = {
-            key: float((self.starts[key].vectors[:, 0] @ known.vectors[:, 0]).abs())
+            key: float((self.starts[key].vectors[:, 0].to(known.vectors) @ known.vectors[:, 0]).abs())
             for key, known in bench.nearby.items()
             if key in self.starts and len(self.starts[key].vectors) == len(known.vectors)
         }

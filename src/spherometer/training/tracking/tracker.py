@@ -159,7 +159,6 @@ class Tracker:
         return {
             "number": self.number,
             "entered": self._entered,
-            "spent": self._clock.spent,
             "probes": [{"starts": _plain(probe.starts), "seconds": probe.seconds} for probe in self._probes],
             "stability": _plain(self._stability.starts),
             "watch": self._watch.state_dict(),
