@@ -20,7 +20,7 @@ from spherometer.values import Estimate
 
 KEPT = 10  # vectors remembered: the outliers of a network are about as many as its classes
 GROWTH = 0.02  # what an eigenvalue may have gained on the largest since the last call, at least
-CALMING = 0.9  # of what it may have gained, from call to call, when the largest stands still
+CALMING = 0.9  # of what it may have gained, from call to call, when the largest moves steadily
 MOST_PRODUCTS = 10  # beyond this a full search is the better use of products
 NEAREST = 0.03  # least distance from the eigenvalue, relative to it, that a correction divides by
 LOOK_PRODUCTS = 8  # spent at most on a look for what was never seen
@@ -44,7 +44,8 @@ class Nearby:
         scout: (n,) a vector that is multiplied in every second call and so turns to what was never seen.
         calls: how often the matrix was followed.
         rounding: what the arithmetic does to the eigenvalue, relative to it, as last measured.
-        pace: what an eigenvalue may gain on the largest from call to call: as much as that has moved lately.
+        change: of the largest eigenvalue at the last call, relative to it.
+        pace: what another may gain on it from call to call: as much as that change has lately changed.
     """
 
     vectors: Tensor
@@ -52,6 +53,7 @@ class Nearby:
     scout: Tensor | None = None
     calls: int = 0
     rounding: float | None = None
+    change: float = 0.0
     pace: float = GROWTH
 
     @classmethod
@@ -70,7 +72,7 @@ def follow(
     and their vectors turn into one another from step to step: M tells them apart at once, where Lanczos needs many
     products. The error is max(√(gap²/4 + r²) − gap/2, r/2), where the gap is that to the nearest other Ritz value or to
     the ceiling of what was not multiplied, if that is higher. It rests on ceilings, which rise from call to call,
-    until the vector is multiplied again, by as much as the top eigenvalue has moved lately and 2 % at least.
+    until the vector is multiplied again, by the unsteadiness of the top eigenvalue and 2 % at least.
 
     What has no share in any vector that is known can hide from three products. In every second call a scout takes the
     place of the strongest rival: one step of power iteration in the complement, which an eigenvalue of the size of the
@@ -173,8 +175,8 @@ def _renewed(before: Nearby, seen: _Seen, kept: int) -> Nearby:
     """
     rows, values = seen.vectors, seen.values
     known, ceilings = before.vectors.T.to(rows), before.ceilings.cpu().numpy()
-    change = values[0] / ceilings[0] - 1
-    pace = max(GROWTH, abs(change), CALMING * before.pace)
+    change = float(values[0] / ceilings[0] - 1)
+    pace = max(GROWTH, abs(change - before.change), CALMING * before.pace)  # a steady rise lifts all of them
     growth = (1 + pace) * max(1.0, 1 + change)
     size = float(torch.linalg.vector_norm(seen.images, dim=1).max())
     space = torch.cat([known, rows, seen.images / size])
@@ -194,7 +196,7 @@ def _renewed(before: Nearby, seen: _Seen, kept: int) -> Nearby:
     beyond = values[0] if seen.all_around else max(beyond, raised[kept:].max(initial=0.0))
     weights = torch.as_tensor(((turn / lengths) @ vectors[:, order[:kept]]).T).to(rows)
     ceilings_now = torch.as_tensor(np.append(raised[:kept], beyond))
-    return replace(before, vectors=(weights @ space).T, ceilings=ceilings_now, pace=pace)
+    return replace(before, vectors=(weights @ space).T, ceilings=ceilings_now, change=change, pace=pace)
 
 
 class _Subspace:
