@@ -39,16 +39,17 @@ OWN_TABLES = {"training": training.write, "tracking": tracking.write, "sweeps": 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="the smallest network only: minutes")
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"), help="folder of the written tables")
+    parser.add_argument("--out", type=Path, help="folder of the written tables: those the docs show, unless given")
     parser.add_argument("--only", choices=[*CONTESTS, *OWN_TABLES], help="one family of contests")
     parser.add_argument("--keep-memory", action="store_true", help="let the process keep freed memory, for all tools")
     options = parser.parse_args()
+    folder = options.out or Path("docs/benchmarks", "kept-memory" if options.keep_memory else "")
     if options.keep_memory:
         keep_memory()
-    options.out.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for family in [options.only] if options.only else [*CONTESTS, *OWN_TABLES]:
         write = OWN_TABLES.get(family) or partial(_write, family)
-        Console().print(write(options.out, quick=options.quick))
+        Console().print(write(folder, quick=options.quick))
 
 
 def _write(family: str, folder: Path, *, quick: bool) -> Table:

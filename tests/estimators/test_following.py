@@ -164,6 +164,13 @@ def test_what_is_remembered():
     assert small.vectors.shape == (NUM_ROWS, 5)
 
 
+def test_what_a_followed_bound_rests_on_is_said():
+    cold, nearby = follow(Turning(CROWD, 0.0))
+    warm, _ = follow(Turning(CROWD, 0.01), nearby)
+    assert not cold.note
+    assert warm.entry().note.startswith("followed: a bound if no other eigenvalue has gained more than 2 %")
+
+
 def test_memories_of_another_size_or_without_values_do_no_harm():
     matrix = Turning(CROWD, 0.0)
     _, nearby = follow(matrix)

@@ -1,5 +1,6 @@
 """Ray: a cluster that is started here, and two nodes on loopback of which one is killed in the middle of a sweep."""
 
+import fcntl
 import os
 import secrets
 import signal
@@ -22,6 +23,14 @@ pytestmark = pytest.mark.slow
 
 HEAD, OTHER = "127.0.0.2", "127.0.0.3"  # Ray takes 127.0.0.1 for the outward address of the machine
 RUNS = [{"rows": 20, "seconds": 0.1 + 0.01 * number} for number in range(6)]
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path_factory) -> Iterator[None]:
+    """One of these tests at a time: Ray finds every cluster of a machine."""
+    with (tmp_path_factory.getbasetemp().parent / "ray.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def free_port() -> int:
@@ -73,7 +82,7 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path) -> Iterator[Cluster]:
+def cluster(tmp_path, alone) -> Iterator[Cluster]:
     made = Cluster(tmp_path)
     head = ["--head", f"--node-ip-address={HEAD}", f"--port={made.port}", "--include-dashboard=false"]
     try:
@@ -150,7 +159,12 @@ def test_ctrl_c_lets_runs_end_their_records(tmp_path):
     wait_until(lambda: not any(alive(child) for child in below), 20)
 
 
-def test_an_address_where_nothing_is_says_so(tmp_path):
-    process = start(tmp_path, RUNS[:1], ray="auto")
+@pytest.mark.parametrize("address", ["auto", "recorded", "127.0.0.2:{port}", "ray://127.0.0.2:{port}"])
+def test_an_address_where_nothing_is_says_so(tmp_path, address):
+    if address == "recorded":
+        (tmp_path / "ray").mkdir()
+        (tmp_path / "ray" / "ray_current_cluster").write_text(f"{HEAD}:{free_port()}")
+    asked = address.format(port=free_port()).replace("recorded", "auto")
+    process = start(tmp_path, RUNS[:1], {"RAY_TMPDIR": str(tmp_path)}, ray=asked)
     _, errors = process.communicate(timeout=60)
-    assert "SweepError: cannot reach a Ray cluster at 'auto'" in errors
+    assert f"SweepError: cannot reach a Ray cluster at '{asked}'" in errors

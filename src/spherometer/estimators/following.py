@@ -92,17 +92,17 @@ def follow(
     kept = int(np.clip(memory / (6 * matrix.num_rows * matrix.dtype.itemsize), 3, KEPT))
     known = nearby if nearby is not None and len(nearby.vectors) == matrix.num_rows else None
     if known is not None and _worth_following(known):
+        condition = f"followed: a bound if no other eigenvalue has gained more than {100 * known.pace:.2g} % on it"
         answer, vector, known = _followed(matrix, known, rtol, kept, seed)
         if answer is not None:
-            return estimate_of(answer, matrix, began, vector), known
+            return replace(estimate_of(answer, matrix, began, vector), note=condition), known
     start = None if known is None else known.vectors[:, :3]
     answer, search = searched(matrix, rtol=rtol, start=start, memory=memory, seed=seed)
     seen = _all_around(search, kept)
-    vector = seen.vectors[:1].T.clone()
+    estimate = estimate_of(answer, matrix, began, seen.vectors[:1].T.clone())
     if known is not None and _worth_following(known) and seen.values[0] > 0:
-        return estimate_of(answer, matrix, began, vector), _renewed(known, seen, kept)
-    ceilings = torch.tensor([*seen.values, seen.values[0]])
-    return estimate_of(answer, matrix, began, vector), Nearby(seen.vectors.T, ceilings)
+        return estimate, _renewed(known, seen, kept)
+    return estimate, Nearby(seen.vectors.T, torch.tensor([*seen.values, seen.values[0]]))
 
 
 def _followed(
@@ -169,34 +169,38 @@ def _all_around(search: Search, kept: int) -> _Seen:
 
 
 def _renewed(before: Nearby, seen: _Seen, kept: int) -> Nearby:
-    """The remembered spectrum, made to agree with what was seen, and raised to what it may be at the next call.
-
-    Powell's formula: the symmetric matrix nearest to the model M that has the products seen.
-    """
-    rows, values = seen.vectors, seen.values
-    known, ceilings = before.vectors.T.to(rows), before.ceilings.cpu().numpy()
-    change = float(values[0] / ceilings[0] - 1)
+    """The remembered spectrum, made to agree with what was seen, and raised to what it may be at the next call."""
+    known, ceilings = before.vectors.T.to(seen.vectors), before.ceilings.cpu().numpy()
+    space, values, coordinates = _corrected(known, ceilings[:-1], seen)
+    top = seen.values[0]
+    change = float(top / ceilings[0] - 1)
     pace = max(GROWTH, abs(change - before.change), CALMING * before.pace)  # a steady rise lifts all of them
     growth = (1 + pace) * max(1.0, 1 + change)
+    raised = values + (growth - 1) * np.maximum(np.abs(values), LEAST_BEYOND * top)
+    beyond = growth * (LOOK_AGAIN * top if ceilings[-1] > top else ceilings[-1])
+    beyond = top if seen.all_around else max(beyond, raised[kept:].max(initial=0.0))
+    vectors = (torch.as_tensor(coordinates[:, :kept].T.copy()).to(space) @ space).T
+    raised = torch.as_tensor(np.concatenate([[top], raised[1:kept], [beyond]]))
+    return replace(before, vectors=vectors, ceilings=raised, change=change, pace=pace)
+
+
+def _corrected(known: Tensor, values: np.ndarray, seen: _Seen) -> tuple[Tensor, np.ndarray, np.ndarray]:
+    """Rows that span all that is known and seen, and in them the eigenpairs of the symmetric matrix nearest to M that
+    has the products seen (Powell): that of the top vector first, then the largest.
+    """
     size = float(torch.linalg.vector_norm(seen.images, dim=1).max())
-    space = torch.cat([known, rows, seen.images / size])
+    space = torch.cat([known, seen.vectors, seen.images / size])
     lengths, turn = np.linalg.eigh((space @ space.T).cpu().double().numpy())
-    apart = lengths > INDEPENDENT * torch.finfo(rows.dtype).eps * lengths.max()
+    apart = lengths > INDEPENDENT * torch.finfo(space.dtype).eps * lengths.max()
     lengths, turn = np.sqrt(lengths[apart]), turn[:, apart]
-    ends = len(known), len(known) + len(rows)
-    remembered, basis, images = np.split(lengths[:, None] * turn.T, ends, axis=1)  # coordinates in the whole space
-    model = (remembered * ceilings[:-1]) @ remembered.T
+    ends = len(known), len(known) + len(seen.vectors)
+    remembered, basis, images = np.split(lengths[:, None] * turn.T, ends, axis=1)  # in an orthonormal basis
+    model = (remembered * values) @ remembered.T
     wrong = (size * images - model @ basis) @ basis.T
     found, vectors = np.linalg.eigh(model + wrong + wrong.T - basis @ (basis.T @ wrong))
     first = int(np.argmax(np.abs(basis[:, 0] @ vectors)))
     order = [first, *(index for index in np.argsort(-found) if index != first)]
-    raised = found[order] + (growth - 1) * np.maximum(np.abs(found[order]), LEAST_BEYOND * values[0])
-    raised[0] = values[0]
-    beyond = growth * min(ceilings[-1], LOOK_AGAIN * values[0] if ceilings[-1] > values[0] else np.inf)
-    beyond = values[0] if seen.all_around else max(beyond, raised[kept:].max(initial=0.0))
-    weights = torch.as_tensor(((turn / lengths) @ vectors[:, order[:kept]]).T).to(rows)
-    ceilings_now = torch.as_tensor(np.append(raised[:kept], beyond))
-    return replace(before, vectors=(weights @ space).T, ceilings=ceilings_now, change=change, pace=pace)
+    return space, found[order], (turn / lengths) @ vectors[:, order]
 
 
 class _Subspace:
@@ -242,10 +246,12 @@ class _Subspace:
         """The scout one step further, half of it drawn afresh; if it has met more than there should be, a look is
         due.
         """
-        chance = unit_vector(self.matrix.num_rows, dtype=self.matrix.dtype, stream=stream).to(self.known.device)
         known = replace(known, calls=known.calls + 1, rounding=self.rounding)
+        if not self.scouts and known.scout is not None:
+            return known
+        chance = unit_vector(self.matrix.num_rows, dtype=self.matrix.dtype, stream=stream).to(self.known.device)
         if not self.scouts:
-            return replace(known, scout=chance if known.scout is None else known.scout)
+            return replace(known, scout=chance)
         image = self.images[1] - (self.known @ self.images[1]) @ self.known
         scout = image / torch.linalg.vector_norm(image).clamp_min(self.matrix.epsilon) + chance
         ceilings = known.ceilings.clone()

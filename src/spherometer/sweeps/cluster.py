@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -106,9 +107,21 @@ def _connect(ray: ModuleType, address: str, workers: int | None) -> None:
     if not address.startswith("ray://"):
         options |= {"log_to_driver": False, "logging_level": "ERROR"}
     try:
+        _knock(address)
         ray.init(**options)
     except (ray.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
         raise SweepError(
             f"cannot reach a Ray cluster at {address!r} ({' '.join(str(error).split())[:300]}): look at the address; "
             "clusters with tokens also want RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH here"
         ) from error
+
+
+def _knock(address: str) -> None:
+    """Raise OSError at once where nobody listens: Ray itself would try for minutes."""
+    recorded = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")  # by the last `ray start`
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS") or (recorded.read_text().strip() if recorded.exists() else "")
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdecimal():
+        with socket.create_connection((host, int(port)), timeout=10):
+            pass

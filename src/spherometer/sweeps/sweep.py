@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from spherometer.sweeps.jobs import Job
 from spherometer.sweeps.outcomes import Outcome, Progress
 from spherometer.sweeps.processes import Processes, cores
 from spherometer.sweeps.schedule import Schedule, Tell
+
+Do = Callable[[Iterable[Job]], list[Outcome]]
 
 
 def sweep(
@@ -42,8 +44,8 @@ def sweep(
         >>> outcomes = sweep([Job("mypackage.runs:train", {"seed": seed}) for seed in range(10)], "results", workers=2)
         >>> [outcome.job for outcome in outcomes if outcome.state == "failed"]
     """
-    with _crews(root, workers, ray, slurm, retries) as (place, hire):
-        return _swept(jobs, place, retries, tell, hire)
+    with _doing(root, workers, ray, slurm, retries, tell, once=True) as do:
+        return do(jobs)
 
 
 @contextmanager
@@ -55,7 +57,7 @@ def sweeping(
     slurm: Mapping[str, Any] | None = None,
     retries: int = 1,
     tell: Tell | None = None,
-) -> Iterator[Callable[[Iterable[Job]], list[Outcome]]]:
+) -> Iterator[Do]:
     """`sweep` for many lots of jobs: workers, or a cluster, start with the first job and end with the context.
 
     Example:
@@ -63,40 +65,42 @@ def sweeping(
         ...     first = do(jobs)
         ...     second = do(further_jobs(first))
     """
-    with _crews(root, workers, ray, slurm, retries) as (place, hire):
-        crew = cache(partial(hire, workers or cores()))
-        yield lambda jobs: _swept(jobs, place, retries, tell, lambda _: crew())
+    with _doing(root, workers, ray, slurm, retries, tell, once=False) as do:
+        yield do
 
 
 @contextmanager
-def _crews(
-    root: str | Path, workers: int | None, ray: str | None, slurm: Mapping[str, Any] | None, retries: int
-) -> Iterator[tuple[Path, Callable[[int], Crew]]]:
-    """The root as others see it, and a way to hire a crew for so many jobs, which is stopped at the end."""
+def _doing(
+    root: str | Path,
+    workers: int | None,
+    ray: str | None,
+    slurm: Mapping[str, Any] | None,
+    retries: int,
+    tell: Tell | None,
+    *,
+    once: bool,
+) -> Iterator[Do]:
+    """Does lots of jobs by one crew, hired with the first job; no larger than that lot needs if it is the only one."""
     _refuse_wrong_use(workers, ray, slurm, retries)
-    place = Path(root).expanduser().resolve()
-    with ExitStack() as stops:
+    place, crews = Path(root).expanduser().resolve(), list[Crew]()
 
-        def hire(num: int) -> Crew:
-            crew = _crew(place, num, workers, ray, slurm)
-            stops.callback(crew.stop)
-            return crew
+    def do(given: Iterable[Job]) -> list[Outcome]:
+        jobs = list(given)
+        schedule = Schedule(jobs, place, retries, tell or _silent)
+        for job in {job.function: job for job in schedule.waiting}.values():
+            job.load()  # a function that nobody can import is found out before anything is started
+        if schedule.open:
+            crews[:] = crews or [_crew(place, schedule.open if once else sys.maxsize, workers, ray, slurm)]
+            schedule.follow(crews[0])
+        else:
+            schedule.report(size=1)
+        return [replace(schedule.outcomes[job], job=job) for job in jobs]
 
-        yield place, hire
-
-
-def _swept(
-    given: Iterable[Job], root: Path, retries: int, tell: Tell | None, hire: Callable[[int], Crew]
-) -> list[Outcome]:
-    jobs = list(given)
-    schedule = Schedule(jobs, root, retries, tell or _silent)
-    for job in {job.function: job for job in schedule.waiting}.values():
-        job.load()  # a function that nobody can import is found out before anything is started
-    if schedule.open:
-        schedule.follow(hire(schedule.open))
-    else:
-        schedule.report(size=1)
-    return [replace(schedule.outcomes[job], job=job) for job in jobs]
+    try:
+        yield do
+    finally:
+        for crew in crews:
+            crew.stop()
 
 
 def _crew(root: Path, num: int, workers: int | None, ray: str | None, slurm: Mapping[str, Any] | None) -> Crew:

@@ -10,7 +10,7 @@ from spherometer.zoo import load_data
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.parametrize("seed", [0, 2, 3, 4])
 def test_no_tracked_bound_is_broken_over_the_edge(seed):
     learning_rate = 0.2
     digits = load_data("digits", num=500)
