@@ -76,18 +76,19 @@ class CurvatureOperator(Operator):
         """One forward and one backward pass, kept for any number of products."""
 
     def _apply(self, columns: Tensor) -> Tensor:
-        total, rows = 0.0, columns.new_zeros(columns.shape[1], len(columns))  # a column is one run of memory
+        total, rows = 0.0, columns.new_empty(columns.shape[1], len(columns))  # a column is one run of memory
         vectors = [unflatten(column.contiguous(), self.state.weights) for column in columns.T]
         for number, graph in self._graphs():
-            for k, vector in enumerate(vectors):
+            for row, vector in zip(rows, vectors, strict=True):
                 with differentiating():
-                    product = flatten(graph.product(vector))
+                    product = flatten(graph.product(vector), out=None if total else row)
                 _refuse_non_finite(product, "product", number)
-                rows[k].add_(product, alpha=graph.count)
+                if total and graph.count:
+                    row.lerp_(product, graph.count / (total + graph.count))
             total += graph.count
             del graph  # else it would live while the next is built
         refuse_no_terms(total)
-        return rows.div_(total).T
+        return rows.T
 
     def on(self, problem: Problem) -> Self:
         """The same kind of matrix, at the same weights, of a related problem."""

@@ -27,9 +27,9 @@ def selected_names(model: nn.Module, patterns: str | Sequence[str]) -> tuple[str
     return chosen
 
 
-def flatten(tensors: Sequence[Tensor]) -> Tensor:
+def flatten(tensors: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
     """One vector of all entries, tensor after tensor, each in row-major order."""
-    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+    return torch.cat([tensor.reshape(-1) for tensor in tensors], out=out)
 
 
 def unflatten(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
