@@ -35,6 +35,49 @@ def network(name):
     return model
 
 
+class Called(nn.Module):
+    """A norm as a function of torch, below torch.nn.functional."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.weight, self.bias = nn.Parameter(torch.ones(4)), nn.Parameter(torch.zeros(4))
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("var", torch.ones(4))
+
+    def forward(self, inputs):
+        found = self.function(self, inputs)
+        return found if isinstance(found, torch.Tensor) else found[0]
+
+
+def _batch(function, *rest):
+    return lambda: Called(
+        lambda own, x: function(x, own.weight, own.bias, own.mean, own.var, own.training, 0.1, 1e-5, *rest)
+    )
+
+
+def _layer(function):
+    return lambda: Called(
+        lambda own, x: function(x, (4, 3), own.weight[:, None].expand(4, 3), own.bias[:, None].expand(4, 3), 1e-5)
+    )
+
+
+CALLED = {
+    "torch.batch_norm": _batch(torch.batch_norm, True),
+    "torch.native_batch_norm": _batch(torch.native_batch_norm),
+    "aten.native_batch_norm": _batch(torch.ops.aten.native_batch_norm),
+    "aten.native_batch_norm.default": _batch(torch.ops.aten.native_batch_norm.default),
+    "torch.instance_norm": lambda: Called(
+        lambda own, x: torch.instance_norm(x, own.weight, own.bias, own.mean, own.var, own.training, 0.1, 1e-5, True)
+    ),
+    "torch.layer_norm": _layer(torch.layer_norm),
+    "torch.native_layer_norm": _layer(torch.native_layer_norm),
+    "aten.layer_norm.default": _layer(torch.ops.aten.layer_norm.default),
+    "aten.native_layer_norm": _layer(torch.ops.aten.native_layer_norm),
+}
+LAYERS |= CALLED
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_values_statistics_and_gradients_are_those_of_torch(name):
     model, data = network(name), batch(5)
@@ -78,7 +121,7 @@ class CurvaturePenalty(Penalty):
         raise NotImplementedError
 
 
-@pytest.mark.parametrize("name", ["batch", "layer", "instance"])
+@pytest.mark.parametrize("name", ["batch", "layer", "instance", *CALLED])
 def test_third_derivatives_are_right_where_those_of_torch_are_not(name):
     model, data = network(name).train(), batch(5)
     weights = list(model.parameters())
@@ -99,6 +142,19 @@ def test_third_derivatives_are_right_where_those_of_torch_are_not(name):
     objective = Penalised(lambda outputs, targets: 0.0 * outputs.sum(), [CurvaturePenalty(direction)])
     asked = flat(torch.autograd.grad(objective(model, *data), weights, materialize_grads=True))
     assert_close(asked, plain)
+
+
+def test_what_a_native_norm_gives_beside_its_values():
+    inputs, (weight, bias) = torch.randn(5, 4, 3, dtype=torch.float64), torch.ones(2, 4, dtype=torch.float64)
+    for function, given in (
+        (torch.native_batch_norm, (inputs, weight, bias, None, None, True, 0.1, 1e-5)),
+        (torch.native_batch_norm, (inputs, weight, bias, bias, weight, False, 0.1, 1e-5)),
+        (torch.native_layer_norm, (inputs, (3,), None, None, 1e-5)),
+    ):
+        with DecomposedNorms():
+            ours = function(*given)
+        for found, expected in zip(ours, function(*given), strict=True):
+            assert_close(found, expected)
 
 
 def test_one_value_per_channel_is_refused_as_in_torch():

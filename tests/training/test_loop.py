@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 import torch
@@ -333,6 +336,37 @@ def test_only_the_last_checkpoint_is_kept_and_none_is_half_written(tmp_path):
     assert again.number == 3
     save_checkpoint(again, tmp_path)
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("calls", range(4))
+def test_saving_a_step_again_never_leaves_the_folder_without_a_checkpoint(tmp_path, monkeypatch, calls):
+    """Killed before each of the moves and removals in turn."""
+    training = plain_training(batch_size=50)
+    list(training.run(3))
+    save_checkpoint(training, tmp_path, {"which": "old"})
+    left = iter(range(calls))
+
+    def mortal(work):
+        def working(source, *given, **options):
+            if Path(source).parent == tmp_path and next(left, None) is None:
+                raise KeyboardInterrupt
+            return work(source, *given, **options)
+
+        return working
+
+    for module, name in ((os, "replace"), (shutil, "rmtree")):
+        monkeypatch.setattr(module, name, mortal(getattr(module, name)))
+    killed = False
+    try:
+        save_checkpoint(training, tmp_path, {"which": "new"})
+    except KeyboardInterrupt:
+        killed = True
+    monkeypatch.undo()
+    assert killed == (calls < 3)
+    assert load_checkpoint(plain_training(batch_size=50), tmp_path) == {"which": "old" if calls < 2 else "new"}
+    save_checkpoint(training, tmp_path, {"which": "last"})
+    assert load_checkpoint(plain_training(batch_size=50), tmp_path) == {"which": "last"}
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000003"]
 
 
 def test_a_damaged_or_foreign_checkpoint_is_refused(tmp_path):

@@ -17,7 +17,7 @@ from spherometer.records import RecordError, read_tensors, write_tensors
 from spherometer.records.files import write_whole
 from spherometer.training.loop import Training
 
-WEIGHTS, STATE = "weights.safetensors", "state.pt"
+WEIGHTS, STATE, FORMER = "weights.safetensors", "state.pt", ".former"
 
 
 def save_checkpoint(training: Training, folder: str | Path, beside: Mapping[str, Any] | None = None) -> Path:
@@ -44,8 +44,11 @@ def save_checkpoint(training: Training, folder: str | Path, beside: Mapping[str,
     content = io.BytesIO()
     torch.save(state | {"beside": dict(beside or {})}, content)
     write_whole(temporary / STATE, content.getvalue())
-    if path.exists():
-        shutil.rmtree(path)
+    if path.exists():  # it stays in sight, under another name, until its successor is there
+        former = path.with_suffix(FORMER)
+        if former.exists():
+            shutil.rmtree(former)
+        os.replace(path, former)
     os.replace(temporary, path)
     for older in _found(folder):
         if older != path:
@@ -73,5 +76,7 @@ def load_checkpoint(training: Training, folder: str | Path) -> dict[str, Any] | 
 
 
 def _found(folder: Path) -> list[Path]:
-    """Checkpoints in the order of their steps."""
-    return sorted(path for path in folder.glob("step-*") if path.is_dir())
+    """Checkpoints in the order of their steps; of one step the former before its successor."""
+    return sorted(
+        (path for path in folder.glob("step-*") if path.is_dir()), key=lambda path: (path.stem, not path.suffix)
+    )

@@ -16,7 +16,9 @@ class DecomposedNorms(TorchFunctionMode):
 
     Third derivatives through PyTorch's own kernels are silently wrong (pytorch #186256, #175754: by 28 % for batch norm
     and 2 % for layer norm in torch 2.13), which spoils the gradient of any penalty on curvature. Only the forward
-    pass has to run inside. Running statistics are updated as ever. Group and RMS norm are right as they are.
+    pass has to run inside. Running statistics are updated as ever. Group and RMS norm are right as they are. Norms are
+    caught under every name that Python has for them, in `torch.nn.functional`, `torch` and `torch.ops.aten`; not those
+    inside scripted modules.
 
     Example:
         >>> with DecomposedNorms():
@@ -80,6 +82,78 @@ def _layer_norm(
     return result if bias is None else result + bias
 
 
+def _torch_batch_norm(
+    input: Tensor,  # noqa: A002
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,  # noqa: ARG001
+) -> Tensor:
+    return _batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+def _torch_instance_norm(
+    input: Tensor,  # noqa: A002
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,  # noqa: ARG001
+) -> Tensor:
+    return _instance_norm(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+
+
+def _torch_layer_norm(
+    input: Tensor,  # noqa: A002
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,  # noqa: ARG001
+) -> Tensor:
+    return _layer_norm(input, normalized_shape, weight, bias, eps)
+
+
+def _native_batch_norm(
+    input: Tensor,  # noqa: A002
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    result = _batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    if not training:
+        return result, input.new_empty(0), input.new_empty(0)
+    return result, *(part.flatten() for part in _moments(input, [0, *range(2, input.dim())], eps))
+
+
+def _native_layer_norm(
+    input: Tensor,  # noqa: A002
+    normalized_shape: Sequence[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    axes = list(range(-len(normalized_shape), 0))
+    return _layer_norm(input, normalized_shape, weight, bias, eps), *_moments(input, axes, eps)
+
+
+def _moments(values: Tensor, axes: list[int], eps: float) -> tuple[Tensor, Tensor]:
+    """Mean and inverse spread, which the native norms give beside their values."""
+    variance, mean = torch.var_mean(values, axes, correction=0, keepdim=True)
+    return mean, torch.rsqrt(variance + eps)
+
+
 def _standardised(values: Tensor, axes: list[int], eps: float) -> Tensor:
     centred = values - values.mean(axes, keepdim=True)
     return centred * torch.rsqrt(centred.square().mean(axes, keepdim=True) + eps)
@@ -106,8 +180,19 @@ def _column(vector: Tensor, like: Tensor) -> Tensor:
     return vector.view(1, -1, *[1] * (like.dim() - 2))
 
 
-_TWINS: dict[Callable[..., Any], Callable[..., Tensor]] = {
+def _names(name: str) -> tuple[Callable[..., Any], ...]:
+    """A function of `torch`, and the operators behind it."""
+    operator = getattr(torch.ops.aten, name)
+    return getattr(torch, name), operator, operator.default
+
+
+_TWINS: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.batch_norm: _batch_norm,
     functional.instance_norm: _instance_norm,
     functional.layer_norm: _layer_norm,
+    **dict.fromkeys(_names("batch_norm"), _torch_batch_norm),
+    **dict.fromkeys(_names("instance_norm"), _torch_instance_norm),
+    **dict.fromkeys(_names("layer_norm"), _torch_layer_norm),
+    **dict.fromkeys(_names("native_batch_norm"), _native_batch_norm),
+    **dict.fromkeys(_names("native_layer_norm"), _native_layer_norm),
 }
