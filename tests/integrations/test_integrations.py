@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -65,6 +66,50 @@ def test_ignite_gives_the_rows_of_a_plain_loop(tmp_path):
     assert RunReader(tmp_path).state == "done"
 
 
+def micro_losses(num: int, size: int) -> list[float]:
+    """Of the first `num` pieces of so many samples, at the first weights."""
+    model, (inputs, targets) = fresh_model(), data()
+    pieces = list(zip(inputs.split(size), targets.split(size), strict=True))[:num]
+    return [float(nn.functional.cross_entropy(model(one), other).detach()) for one, other in pieces]
+
+
+def test_ignite_counts_updates_of_accumulated_gradients_and_tells_their_mean_loss():
+    from ignite.engine import create_supervised_trainer
+
+    from spherometer.integrations.ignite import attach_tracker
+
+    model, pair = fresh_model(), data()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    engine = create_supervised_trainer(model, optimizer, nn.CrossEntropyLoss(), gradient_accumulation_steps=2)
+    tracker = sm.Tracker(sm.Problem(model, nn.CrossEntropyLoss(), pair), every=2, rtol=1e-4)
+    attach_tracker(tracker, engine, optimizer)
+    engine.run(DataLoader(TensorDataset(*pair), batch_size=8), max_epochs=4)
+    assert tracker.number == 8
+    assert {row.step: row.value for row in tracker.series("sharpness")} == pytest.approx(plain_rows(), rel=5e-4)
+    assert tracker.series("training_loss")[0].value == pytest.approx(sum(micro_losses(2, 8)) / 2, rel=1e-6)
+
+
+def test_ignite_hears_of_every_update_an_engine_makes_and_of_none_it_does_not():
+    from ignite.engine import Engine
+
+    from spherometer.integrations.ignite import attach_tracker
+
+    model = fresh_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def update(engine, _):
+        for _ in range((2, 0, 1)[engine.state.iteration - 1]):
+            optimizer.step()
+        return {"no": "number"}
+
+    engine, tracker = Engine(update), sm.Tracker(sm.Problem(model, nn.CrossEntropyLoss(), data()), every=1)
+    attach_tracker(tracker, engine, optimizer)
+    engine.run([0, 0, 0], max_epochs=1)
+    assert [row.step for row in tracker.series("sharpness")] == [2, 3]
+    optimizer.step()  # after the run: nobody listens
+    assert tracker.number == 3
+
+
 def test_an_exception_in_ignite_ends_the_run_as_failed(tmp_path):
     from ignite.engine import Engine
 
@@ -119,9 +164,56 @@ def test_lightning_gives_the_rows_of_a_plain_loop_also_with_accumulated_gradient
         assert {row.step: row.value for row in tracker.series("sharpness")} == pytest.approx(plain_rows(), rel=5e-4)
         assert tracker.series("stability_threshold")[-1].value == pytest.approx(10)
         assert RunReader(tmp_path / str(size)).state == "done"
+        told = tracker.series("training_loss")[0].value
+        assert told == pytest.approx(sum(micro_losses(accumulated, size)) / accumulated, rel=1e-6)
     other = LightningTracker(sm.Tracker(problem))
     other.load_state_dict(callback.state_dict())
     assert other.tracker.number == 8
+    resumed = SimpleNamespace(global_step=8, accumulate_grad_batches=2, optimizers=[])
+    other.on_train_start(resumed, module)
+    other.on_train_batch_end(resumed, module, {"loss": torch.tensor(1.0)}, None, 0)  # half of the next update
+    assert not other.tracker.rows
+
+
+def hf_trainer(folder, tracker, model, num_steps):
+    from spherometer.integrations.huggingface import TrainerTracker
+
+    # isort: split
+    from transformers import Trainer, TrainingArguments
+
+    class Plain(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            return nn.functional.cross_entropy(model(inputs["x"]), inputs["labels"])
+
+    arguments = TrainingArguments(
+        output_dir=str(folder), max_steps=num_steps, per_device_train_batch_size=16, learning_rate=0.2, optim="sgd",
+        lr_scheduler_type="constant", max_grad_norm=0.0, logging_steps=1, save_steps=4, report_to=[], use_cpu=True,
+        disable_tqdm=True, remove_unused_columns=False, save_total_limit=1,
+    )  # fmt: skip
+    rows = [{"x": x, "labels": y} for x, y in zip(*data(), strict=True)]
+    return Plain(model=model, args=arguments, train_dataset=rows, callbacks=[TrainerTracker(tracker)])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_hugging_face_steps_by_updates_and_resumes_with_the_tracker_it_had(tmp_path):
+    def run(folder, num_steps, resume=False):
+        model = fresh_model()
+        probes = ["sharpness", sm.Probe("impurity", every="epoch")]
+        problem = sm.Problem(model, nn.CrossEntropyLoss(), data())
+        tracker = sm.Tracker(problem, probes, every=2, rtol=1e-4, on_error="raise")
+        hf_trainer(folder, tracker, model, num_steps).train(resume_from_checkpoint=resume)
+        return tracker
+
+    whole = run(tmp_path / "whole", 8)
+    assert [row.step for row in whole.series("sharpness")] == [1, 2, 4, 6, 8]
+    assert [row.step for row in whole.series("impurity")] == [2, 4, 6, 8]
+    assert whole.series("stability_threshold")[-1].value == pytest.approx(10)
+    assert whole.series("training_loss")
+    run(tmp_path / "broken", 4)
+    resumed = run(tmp_path / "broken", 8, resume=True)
+    expected = [(row.step, row.value, row.products) for row in whole.series("sharpness") if row.step > 4]
+    assert [(row.step, row.value, row.products) for row in resumed.series("sharpness")] == expected
+    assert resumed.number == 8
 
 
 def test_tensorboard_holds_the_numbers(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from spherometer.integrations.mean_loss import MeanLoss
 from spherometer.training import Tracker
 from spherometer.zoo.models.torchvision_shim import make_torchvision_importable
 
@@ -14,21 +15,27 @@ from lightning.pytorch import Callback  # noqa: E402  it imports torchvision whe
 class LightningTracker(Callback):
     """`Trainer(callbacks=[LightningTracker(tracker)])`: a step after each update, also with accumulated gradients.
 
-    The tracker's memory goes into Lightning's checkpoints; its run folder ends with the fit.
+    The loss is the mean over the batches of the update. The tracker's memory goes into Lightning's checkpoints; its run folder ends with the fit.
     """
 
     def __init__(self, tracker: Tracker) -> None:
         self.tracker = tracker
-        self._seen = 0
+        self._seen, self._loss = 0, MeanLoss()
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Updates of the fit that is resumed are not news."""
+        self._seen = trainer.global_step
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         """Track when the weights have moved."""
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if loss is not None:
+            self._loss.see(loss * trainer.accumulate_grad_batches)  # it comes divided by that
         if trainer.global_step == self._seen:
             return
         self._seen = trainer.global_step
-        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         optimizer = trainer.optimizers[0] if len(trainer.optimizers) == 1 else None
-        self.tracker.step(optimizer, loss, step=trainer.global_step)
+        self.tracker.step(optimizer, self._loss.take(), step=trainer.global_step)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """For probes that wait for it."""
