@@ -7,7 +7,17 @@ import torch
 from adversary_cases import Answers, digits, stream, trained
 from torch import nn
 
-from spherometer.training.adversaries import PGD, AutoAttack, apgd, fgsm, gradient_masking, proportion, robust_accuracy
+from spherometer.training.adversaries import (
+    PGD,
+    AdversarialTraining,
+    AutoAttack,
+    Trades,
+    apgd,
+    fgsm,
+    gradient_masking,
+    proportion,
+    robust_accuracy,
+)
 from spherometer.training.adversaries.masking import beats
 
 
@@ -77,6 +87,19 @@ def test_wrong_data_and_outputs_are_refused():
 
     with pytest.raises(FloatingPointError, match="not finite"):
         robust_accuracy(Answers(after=overflow), (inputs, targets), fgsm(0.1))
+
+
+def test_bytes_are_refused_with_the_way_out():
+    model, inputs = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), torch.zeros(2, 1, 2, 2, dtype=torch.uint8)
+    data = inputs, torch.tensor([0, 1])
+    for call in (
+        lambda: robust_accuracy(model, data, PGD(0.1)),
+        lambda: gradient_masking(model, data, PGD(0.1)),
+        lambda: AdversarialTraining(PGD(0.1), stream())(model, *data),
+        lambda: Trades(PGD(0.1), stream())(model, *data),
+    ):
+        with pytest.raises(TypeError, match=r"expected inputs of floats .* got torch.uint8: .* inputs / 255"):
+            call()
 
 
 def test_an_honest_model_shows_no_sign_of_masking():

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 import spherometer as sm
 from reference.agreement import assert_close
+from spherometer.training import FisherPenalty, Mixup
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -274,6 +275,19 @@ def test_the_global_random_state_is_not_touched(kind):
 def test_impossible_numbers(call, message):
     with pytest.raises(ValueError, match=f"(?i){message}"):
         call(list(network().parameters()))
+
+
+def test_words_for_numbers():
+    weights, sgd, seed = list(network().parameters()), torch.optim.SGD, torch.Generator()
+    for name, call in {
+        "a radius rho": lambda word: sm.optim.SAM(weights, sgd, rho=word, lr=0.1),
+        "eta": lambda word: sm.optim.ASAM(weights, sgd, eta=word, lr=0.1),
+        "mu": lambda word: sm.optim.EJRv2(weights, sgd, mu=word, lr=0.1),
+        "a coefficient": lambda word: FisherPenalty(word, generator=seed),
+        "beta": Mixup,
+    }.items():
+        with pytest.raises(TypeError, match=f"expected {name} of at least 0, got 'a'"):
+            call("a")
 
 
 def test_wrong_use():

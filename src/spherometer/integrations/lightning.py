@@ -15,7 +15,8 @@ from lightning.pytorch import Callback  # noqa: E402  it imports torchvision whe
 class LightningTracker(Callback):
     """`Trainer(callbacks=[LightningTracker(tracker)])`: a step after each update, also with accumulated gradients.
 
-    The loss is the mean over the batches of the update. The tracker's memory goes into Lightning's checkpoints; its run folder ends with the fit.
+    The loss is the mean over the batches of the update. The tracker's memory goes into Lightning's checkpoints; its run
+    folder ends with the fit.
     """
 
     def __init__(self, tracker: Tracker) -> None:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from spherometer.training.arguments import not_negative
+
 
 @dataclass(frozen=True)
 class Mixup:
@@ -29,8 +31,7 @@ class Mixup:
     per: Literal["batch", "sample"] = "batch"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.beta < float("inf"):
-            raise ValueError(f"expected beta of at least 0, got {self.beta}")
+        not_negative("beta", self.beta)
         if self.per not in ("batch", "sample"):
             raise ValueError(f"expected per='batch' or per='sample', got {self.per!r}")
 

@@ -145,10 +145,18 @@ def margins(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     return others.amax(dim=1) - own
 
 
+def check_floats(inputs: Tensor) -> None:
+    """Refuse bytes and other whole numbers."""
+    if not inputs.is_floating_point():
+        raise TypeError(
+            f"expected inputs of floats to differentiate with respect to, got {inputs.dtype}: images of bytes become "
+            "floats in [0, 1] by inputs / 255"
+        )
+
+
 def check_range(inputs: Tensor, bounds: Bounds) -> None:
     """Refuse inputs outside the bounds: a standardised image is not what the radius is measured on."""
-    if not inputs.is_floating_point():
-        raise TypeError(f"expected inputs of floats to differentiate with respect to, got {inputs.dtype}")
+    check_floats(inputs)
     if bounds is None or not inputs.numel():
         return
     low, high = float(inputs.min()), float(inputs.max())

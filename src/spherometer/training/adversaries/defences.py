@@ -11,7 +11,8 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
-from spherometer.training.adversaries.attacks import PGD
+from spherometer.training.adversaries.attacks import PGD, check_range
+from spherometer.training.arguments import not_negative
 from spherometer.training.evaluation import evaluating
 from spherometer.training.optim.marking import logits
 from spherometer.training.statistics import frozen_statistics
@@ -90,8 +91,7 @@ class Trades:
     def __post_init__(self) -> None:
         if not self.attack.random_start:
             raise ValueError("expected an attack with a random start: at the input itself the KL has no gradient")
-        if not 0 <= self.beta < float("inf"):
-            raise ValueError(f"expected beta of at least 0, got {self.beta}")
+        not_negative("beta", self.beta)
 
     def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         """The loss at freshly crafted inputs."""
@@ -104,6 +104,7 @@ class Trades:
             return [TradesCrafted(self, self._craft(model, inputs)) for inputs, _ in batches]
 
     def _craft(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        check_range(inputs, self.attack.bounds)
         with torch.no_grad():
             clean = log_softmax(model(inputs), dim=1)
         return self.attack.maximise(lambda moved: divergences(clean, model(moved)), inputs, self.generator)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from spherometer.training.adversaries.attacks import Attack
+from spherometer.training.adversaries.attacks import Attack, check_floats
 from spherometer.training.evaluation import Data, batches, evaluating
 
 
 def right_answers(model: nn.Module, data: Data, *, batch_size: int = 250) -> Tensor:
     """(n,) of booleans: samples whose largest logit is the target's, in eval mode."""
+    check_floats(data[0])
     with evaluating(model):
         return torch.cat([_right(model, *batch) for batch in batches(data, batch_size)])
 
@@ -35,6 +36,7 @@ def check_subject(model: nn.Module, data: Data) -> None:
         raise ValueError(f"expected one target per input, got {len(inputs)} inputs and {len(targets)} targets")
     if targets.is_floating_point() or targets.ndim != 1:
         raise ValueError(f"robust accuracy needs class numbers (n,), got {targets.dtype} of {tuple(targets.shape)}")
+    check_floats(inputs)
     with evaluating(model), torch.no_grad():
         first, second = model(inputs[:100]), model(inputs[:100])
     if not torch.allclose(first, second, rtol=1e-4, atol=1e-6):

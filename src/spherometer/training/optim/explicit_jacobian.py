@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from spherometer.estimators.randomness import unit_vector
+from spherometer.training.arguments import not_negative
 from spherometer.training.optim.marking import hearing
 from spherometer.training.optim.two_pass import Ascent, Closure, TwoPass, total_norm
 
@@ -130,10 +131,8 @@ class EJRv2(TwoPass):
         seed: int = 0,
         **options: Any,
     ) -> None:
-        if not 0 <= mu < float("inf"):
-            raise ValueError(f"expected mu of at least 0, got {mu}")
         super().__init__(params, base, rho=rho, model=model, seed=seed, **options)
-        self.mu = mu
+        self.mu = not_negative("mu", mu)
 
     def _first_pass(self, closure: Closure, weights: Sequence[Tensor], scale: float) -> Ascent:
         loss, random = _collect(closure, weights, self.generator, "EJRv2")

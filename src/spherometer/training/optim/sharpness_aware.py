@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from spherometer.training.arguments import not_negative
 from spherometer.training.optim.two_pass import Ascent, Closure, TwoPass, total_norm
 
 
@@ -60,10 +61,8 @@ class ASAM(TwoPass):
         model: nn.Module | None = None,
         **options: Any,
     ) -> None:
-        if not eta >= 0:
-            raise ValueError(f"expected eta of at least 0, got {eta}")
         super().__init__(params, base, rho=rho, model=model, **options)
-        self.eta = eta
+        self.eta = not_negative("eta", eta)
 
     def _first_pass(self, closure: Closure, weights: Sequence[Tensor], scale: float) -> Ascent:  # noqa: ARG002
         loss = closure()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from spherometer.training.arguments import not_negative
 from spherometer.training.optim.marking import hearing
 from spherometer.training.statistics import frozen_statistics
 
@@ -170,9 +171,7 @@ def total_norm(tensors: Sequence[Tensor | None]) -> Tensor:
 
 
 def _valid_radius(rho: float) -> float:
-    if not 0 <= rho < float("inf"):
-        raise ValueError(f"expected a radius rho of at least 0, got {rho}")
-    return rho
+    return not_negative("a radius rho", rho)
 
 
 def _refuse_line_searches(base: Optimizer) -> None:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from spherometer.estimators.randomness import unit_vector
-from spherometer.training.penalties.penalty import Penalty, Term, evaluations, valid_coefficient
+from spherometer.training.arguments import not_negative
+from spherometer.training.penalties.penalty import Penalty, Term, evaluations
 
 
 class InputJacobianPenalty(Penalty):
@@ -31,7 +32,7 @@ class InputJacobianPenalty(Penalty):
     def __init__(
         self, coefficient: float, *, generator: torch.Generator, squared: bool = True, scaled: bool = True
     ) -> None:
-        self.coefficient, self.generator = valid_coefficient(coefficient), generator
+        self.coefficient, self.generator = not_negative("a coefficient", coefficient), generator
         self.squared, self.scaled = squared, scaled
 
     def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor, outputs: Tensor) -> Tensor:  # noqa: ARG002

@@ -62,10 +62,3 @@ def evaluations(
         with torch.enable_grad(), frozen_statistics(model), differentiable(penalty.num_derivatives):
             outputs = model(inputs)
         yield inputs, targets, outputs
-
-
-def valid_coefficient(coefficient: float) -> float:
-    """The number, if it can be the weight of a penalty."""
-    if not 0 <= coefficient < float("inf"):
-        raise ValueError(f"expected a coefficient of at least 0, got {coefficient}")
-    return coefficient

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from spherometer.estimators.randomness import unit_vector
-from spherometer.training.penalties.penalty import Penalty, Term, evaluations, valid_coefficient
+from spherometer.training.arguments import not_negative
+from spherometer.training.penalties.penalty import Penalty, Term, evaluations
 
 
 class SquaredGradientPenalty(Penalty):
@@ -22,7 +23,7 @@ class SquaredGradientPenalty(Penalty):
     """
 
     def __init__(self, coefficient: float) -> None:
-        self.coefficient = valid_coefficient(coefficient)
+        self.coefficient = not_negative("a coefficient", coefficient)
 
     @abstractmethod
     def _draw(self, outputs: Tensor, earlier: Any) -> Any:
