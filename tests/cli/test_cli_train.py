@@ -54,6 +54,10 @@ METHODS = [
     ("--method", "ejr-v2", "--rho", "0.1"),
     ("--penalty", "mean-jacobian", "--ghost-size", "16"),
     ("--penalty", "input-jacobian", "--coefficient", "1e-4"),
+    ("--penalty", "input-jacobian", "--squared", "False", "--scaled", "False", "--ghost-size", "16"),
+    ("--method", "asam", "--eta", "0.1", "--base", "rmsprop", "--learning-rate", "0.01", "--balanced"),
+    ("--mixup", "1", "--mixup-per", "sample"),
+    ("--defence", "at", "--attack-steps", "1", "--attack-batchnorm", "eval", "--input-scale", "0.5"),
     ("--penalty", "gradient-norm"),
     ("--penalty", "fisher"),
     ("--label-smoothing", "0.5", "--mixup", "0", "--augment", "0.5", "--padding", "1"),
@@ -95,9 +99,14 @@ def test_a_file_says_the_same_as_words(run, tmp_path):
         [data]
         num = 96
         num_test = 40
+        balanced = true
         [model]
         model = "fcn3-mnist"
         width = 8
+        linearised = false
+        [objective]
+        penalty = "input-jacobian"
+        squared = false
         [method]
         method = "sam"
         rho = 0.1
@@ -109,6 +118,7 @@ def test_a_file_says_the_same_as_words(run, tmp_path):
         """
     )
     words = ("--method", "sam", "--rho", "0.1", "--schedule", "steps", "--milestones", "1", "2", "--out", "words")
+    words += ("--balanced", "--penalty", "input-jacobian", "--squared", "False")
     first = run("train", *SHORT, *words)
     second = run("train", "config.toml", "--epochs", "2", "--out", "file")  # words win over the file
     assert first.code == second.code == 0, first.err + second.err
@@ -141,6 +151,12 @@ def test_a_file_says_the_same_as_words(run, tmp_path):
         (("--epochs", "2", "--width", "0"), "width: expected a whole number of at least 1, got 0"),
         (("--epochs", "2", "--rho", "-0.1"), "rho: expected a number of at least 0"),
         (("--epochs", "2", "--learning-rate", "1e30", "--loss", "half-squared-error"), "training diverged at step"),
+        (
+            ("--epochs", "2", "--seed", "9" * 23),
+            "seed: expected a whole number of at most 9223372036854775807, got 9999",
+        ),
+        (("--epochs", "2", "--average-from", "5"), "average_from: epoch 5 never ends in a run of 2 whole epochs"),
+        (("--epochs", "2", "--penalty", "input-jacobian", "--squared", "maybe"), "--squared"),
         (("missing.toml",), "missing.toml: No such file or directory; expected a TOML file"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import spherometer as sm
-from spherometer.records import RunReader
+from spherometer.records import RunReader, RunWriter
 from spherometer.training import runs
 from spherometer.training.assembly import assemble
 from spherometer.training.instruments import final_rows
@@ -57,6 +57,26 @@ def test_settings_are_their_differences_from_the_defaults():
         ({"measurement": {"track_within": [5, 1]}, "loop": {"steps": 1}}, "pairs of rising steps"),
         ({"measurement": {"spectrum": -1}, "loop": {"steps": 1}}, "spectrum: expected a whole number"),
         ({"measurement": {"measure_num": 0}, "loop": {"steps": 1}}, "measure_num: expected a whole number"),
+        ({"loop": {"steps": 1, "seed": 2**63}}, "seed: expected a whole number of at most 9223372036854775807, got"),
+        ({"loop": {"steps": 1, "mixup_per": "sample"}}, "mixup_per needs mixup"),
+        ({"loop": {"steps": 1, "mixup": 1.0, "mixup_per": "image"}}, "no mixup_per is called 'image'"),
+        ({"data": {"balanced": True}, "loop": {"steps": 1}}, "balanced needs num or num_test"),
+        ({"data": {"input_scale": 0.0}, "loop": {"steps": 1}}, "input_scale: expected a positive number, got 0"),
+        ({"method": {"eta": 0.1}, "loop": {"steps": 1}}, "eta is for method asam"),
+        ({"method": {"method": "asam", "eta": -1.0}, "loop": {"steps": 1}}, "eta: expected a number of at least 0"),
+        ({"method": {"base": "adam", "momentum": 0.9}, "loop": {"steps": 1}}, "adam has no momentum of its own"),
+        ({"method": {"base": "rmspop"}, "loop": {"steps": 1}}, "did you mean 'rmsprop'"),
+        ({"objective": {"squared": False}, "loop": {"steps": 1}}, "squared and scaled are for penalty input-jacobian"),
+        ({"objective": {"penalty": "fisher", "scaled": True}, "loop": {"steps": 1}}, "are for penalty input-jacobian"),
+        ({"objective": {"attack_batchnorm": "eval"}, "loop": {"steps": 1}}, "attack_batchnorm needs a defence"),
+        (
+            {"objective": {"defence": "at", "attack_batchnorm": "evil"}, "loop": {"steps": 1}},
+            "no attack_batchnorm is called 'evil'; did you mean 'eval'",
+        ),
+        (
+            {"objective": {"defence": "trades", "marked": "clean"}, "loop": {"steps": 1}},
+            "marked is for defence trades with method ejr or ejr-v2",
+        ),
     ],
 )
 def test_wrong_settings_get_one_line(tables, words):
@@ -128,6 +148,82 @@ def test_some_classes_only():
     assert len(parts.train) == 50
     assert parts.training.model(parts.train.inputs[:2]).shape == (2, 2)
     assert set(parts.train.targets.tolist()) == {0, 1}
+
+
+def test_equal_shares_of_the_classes():
+    parts = assemble(Settings.of({"data": {"num": 50, "num_test": 30, "balanced": True}, "loop": {"steps": 1}}))
+    assert torch.bincount(parts.train.targets).tolist() == [5] * 10
+    assert torch.bincount(parts.test.targets).tolist() == [3] * 10
+    two = assemble(Settings.of({"data": {"classes": [7, 1], "num": 9, "balanced": True}, "loop": {"steps": 1}}))
+    assert torch.bincount(two.train.targets).tolist() == [5, 4]
+
+
+@pytest.mark.parametrize("rule", ["none", "channelwise"])
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+def test_a_defended_model_sees_the_inputs_of_an_undefended_one(rule, scale):
+    tables = {"data": {"num": 20, "standardise": rule, "input_scale": scale}, "loop": {"steps": 1}}
+    plain = assemble(Settings.of(tables))
+    defended = assemble(Settings.of(tables | {"objective": {"defence": "at"}}))
+    assert 0 <= float(defended.train.inputs.min()) <= float(defended.train.inputs.max()) <= 1
+    outputs = [parts.training.model(parts.train.inputs) for parts in (plain, defended)]
+    torch.testing.assert_close(*outputs)
+
+
+@pytest.mark.parametrize("loop", [{"epochs": 1}, {"steps": 11, "batch_size": 10}])
+def test_an_average_of_nothing_is_refused(loop):
+    tables = {"data": {"num": 60}, "loop": loop}
+    with pytest.raises(ValueError, match=r"average_from: epoch 5 never ends in a run of 1 whole epochs"):
+        assemble(Settings.of(tables | {"method": {"average_from": 5}}))
+    assemble(Settings.of(tables | {"method": {"average_from": 0}}))
+
+
+def test_a_run_that_stops_before_its_average_says_so(tmp_path):
+    tables = {
+        "data": {"num": 60, "num_test": 30},
+        "method": {"average_from": 5},
+        "loop": {"epochs": 9, "stop_accuracy": 0.01, "stop_every": 1},
+    }
+    trained = runs.train_in_folder(Settings.of(tables), tmp_path / "run", show=False)
+    assert trained.steps < 5
+    assert "stopped before any weights were averaged" in trained.headline
+
+
+def test_a_run_begun_before_a_setting_existed_is_resumed(tmp_path):
+    runs.perform(SMALL, tmp_path / "whole")
+    older = Settings.of(SMALL).plain()
+    del older["method"]["eta"], older["data"]["balanced"]
+    with RunWriter(tmp_path / "run", settings=older, seed=3, title="train"):
+        pass
+    runs.perform(SMALL, tmp_path / "run")
+    assert values(tmp_path / "run") == values(tmp_path / "whole")
+    with pytest.raises(ValueError, match="holds a run with balanced False, not True"):
+        runs.perform(SMALL | {"data": SMALL["data"] | {"balanced": True}}, tmp_path / "run")
+
+
+def made(**tables):
+    return assemble(Settings.of({"loop": {"steps": 1}, **tables})).training
+
+
+def test_what_the_papers_leave_open_can_be_chosen():
+    assert made(method={"method": "asam"}).optimizer.eta == 0.01
+    assert made(method={"method": "asam", "eta": 0.5}).optimizer.eta == 0.5
+    assert isinstance(made(method={"method": "sam", "base": "rmsprop"}).optimizer.base, torch.optim.RMSprop)
+    assert made(method={"base": "rmsprop", "momentum": 0.9}).optimizer.param_groups[0]["momentum"] == 0.9
+    for squared, scaled in ((None, None), (True, True), (False, True), (True, False)):
+        objective = {"penalty": "input-jacobian", "squared": squared, "scaled": scaled}
+        (penalty,) = made(objective=objective).objective.penalties
+        assert (penalty.squared, penalty.scaled) == (squared is not False, scaled is not False)
+    for given, per in ((None, "batch"), ("batch", "batch"), ("sample", "sample")):
+        (transform,) = made(loop={"steps": 1, "mixup": 1.0, "mixup_per": given}).transforms
+        assert transform.per == per
+    for defence, mode in (("at", "train"), ("trades", "eval")):
+        assert made(objective={"defence": defence}).objective.batchnorm == mode
+        for chosen in ("train", "eval"):
+            defended = made(objective={"defence": defence, "attack_batchnorm": chosen})
+            assert defended.objective.batchnorm == chosen
+    trades = {"objective": {"defence": "trades", "marked": "clean"}, "method": {"method": "ejr", "rho": 0.1}}
+    assert made(**trades).objective.marked == "clean"
+    assert made(objective={"defence": "trades"}).objective.marked == "adversarial"
 
 
 def test_windows_of_steps():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from spherometer.commands.errors import UsageError
-from spherometer.training.settings import names_by_table
+from spherometer.training.settings import Settings, names_by_table
 from spherometer.zoo.names import suggest
 
 
@@ -16,11 +17,12 @@ def with_configuration(words: list[str]) -> list[str]:
     if not words or words[0].startswith("-"):
         return words
     path, said = Path(words[0]), {word.partition("=")[0] for word in words[1:] if word.startswith("--")}
+    usual = {name: value for table in asdict(Settings()).values() for name, value in table.items()}
     found: list[str] = []
     for name, value in read_configuration(path).items():
         option = f"--{name.replace('_', '-')}"
         if option not in said and f"--{name}" not in said:
-            found += [option, *_as_words(value)]
+            found += _as_words(option, value, is_flag=isinstance(usual[name], bool))
     return [*found, *words[1:]]
 
 
@@ -47,5 +49,7 @@ def read_configuration(path: Path) -> dict[str, Any]:
     return flat
 
 
-def _as_words(value: Any) -> list[str]:
-    return [str(entry) for entry in value] if isinstance(value, list) else [str(value)]
+def _as_words(option: str, value: Any, *, is_flag: bool) -> list[str]:
+    if is_flag and isinstance(value, bool):
+        return [option] if value else []
+    return [option, *map(str, value)] if isinstance(value, list) else [option, str(value)]

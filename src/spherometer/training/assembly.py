@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -33,13 +33,14 @@ from spherometer.zoo import (
     Dataset,
     Linearised,
     Standardised,
+    balanced,
     build_model,
     first,
     load_data,
     scale_inputs,
     select_classes,
 )
-from spherometer.zoo.datasets.standardisation import statistics_of
+from spherometer.zoo.datasets.standardisation import Standardisation, statistics_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +84,17 @@ def assemble(settings: Settings) -> Assembly:
     )
     num_steps = options.steps if options.epochs is None else options.epochs * training.steps_per_epoch
     assert num_steps is not None
+    _refuse_empty_average(average, num_steps // training.steps_per_epoch)
     training.schedule = _schedule(settings, -(-num_steps // training.steps_per_epoch))
     return Assembly(settings, training, loss, train, test, num_steps)
+
+
+def _refuse_empty_average(start: int | None, num_epochs: int) -> None:
+    if start is not None and start >= num_epochs:
+        raise ValueError(
+            f"average_from: epoch {start} never ends in a run of {num_epochs} whole epochs, counted from 0: nothing "
+            "would be averaged; begin earlier or train longer"
+        )
 
 
 def _data_and_model(settings: Settings) -> tuple[Dataset, Dataset, nn.Module]:
@@ -103,22 +113,36 @@ def _data_and_model(settings: Settings) -> tuple[Dataset, Dataset, nn.Module]:
     )
     if shape.linearised:
         model = Linearised(model)
+    rule = None
     if wanted.standardise != "none":
         whole = train if wanted.num is None else load(train=True, num=None)
         rule = statistics_of(whole, wanted.standardise)
-        if settings.objective.defence != "none":
-            return train, test, Standardised(model, rule)
+    if settings.objective.defence != "none":
+        return train, test, _with_inputs_as_they_are(model, rule, wanted.input_scale)
+    if rule is not None:
         train, test = rule(train), rule(test)
     if wanted.input_scale != 1:
         train, test = (scale_inputs(part, wanted.input_scale) for part in (train, test))
     return train, test, model
 
 
+def _with_inputs_as_they_are(model: nn.Module, rule: Standardisation | None, scale: float) -> nn.Module:
+    """Standardisation and scaling inside the model: an adversary's ball is one of inputs in [0, 1]."""
+    if rule is None and scale == 1:
+        return model
+    rule = rule or Standardisation(torch.zeros(()), torch.ones(()))
+    return Standardised(model, replace(rule, std=rule.std / scale))
+
+
 def _load(wanted: DataSettings, *, train: bool, num: int | None) -> Dataset:
-    if not wanted.classes:
+    if not wanted.classes and not wanted.balanced:
         return load_data(wanted.data, root=wanted.data_root, train=train, num=num)
-    chosen = select_classes(load_data(wanted.data, root=wanted.data_root, train=train), wanted.classes)
-    return chosen if num is None else first(chosen, num)
+    chosen = load_data(wanted.data, root=wanted.data_root, train=train)
+    if wanted.classes:
+        chosen = select_classes(chosen, wanted.classes)
+    if num is None:
+        return chosen
+    return balanced(chosen, num) if wanted.balanced else first(chosen, num)
 
 
 def _loss(settings: Settings, train: Dataset) -> Loss:
@@ -141,13 +165,20 @@ def _objective(settings: Settings, loss: Loss, stream: Generator) -> Objective:
             num_steps=wanted.attack_steps,
             step_size=wanted.attack_step_size,
         )
+        mode: Any = wanted.attack_batchnorm
         if wanted.defence == "at":
-            return AdversarialTraining(inner, stream, loss)
-        return Trades(inner, stream, settings.usual("beta"), loss)
+            return AdversarialTraining(inner, stream, loss, mode or "train")
+        marked: Any = wanted.marked or "adversarial"
+        return Trades(inner, stream, settings.usual("beta"), loss, mode or "eval", marked)
     strength = settings.usual("coefficient")
     makers: dict[str, Any] = {
         "mean-jacobian": lambda: MeanJacobianPenalty(strength, generator=stream),
-        "input-jacobian": lambda: InputJacobianPenalty(strength, generator=stream),
+        "input-jacobian": lambda: InputJacobianPenalty(
+            strength,
+            generator=stream,
+            squared=bool(settings.usual("squared")),
+            scaled=bool(settings.usual("scaled")),
+        ),
         "gradient-norm": lambda: GradientNormPenalty(strength, loss=loss),
         "fisher": lambda: FisherPenalty(strength, generator=stream),
     }
@@ -158,14 +189,21 @@ def _objective(settings: Settings, loss: Loss, stream: Generator) -> Objective:
 def _optimizer(settings: Settings, model: nn.Module) -> Optimizer:
     wanted = settings.method
     options: dict[str, Any] = {"lr": wanted.learning_rate, "weight_decay": wanted.weight_decay}
-    if wanted.base == "sgd":
+    if wanted.base in ("sgd", "rmsprop"):
         options["momentum"] = wanted.momentum
-    base = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[wanted.base]
+    bases: dict[str, Any] = {
+        "sgd": torch.optim.SGD,
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+        "rmsprop": torch.optim.RMSprop,
+    }
+    base = bases[wanted.base]
     if wanted.method == "plain":
-        return base(model.parameters(), **options)
+        plain: Optimizer = base(model.parameters(), **options)
+        return plain
     kinds: dict[str, Any] = {
         "sam": SAM,
-        "asam": ASAM,
+        "asam": partial(ASAM, eta=settings.usual("eta")),
         "ejr": partial(EJR, seed=settings.loop.seed),
         "ejr-v2": partial(EJRv2, seed=settings.loop.seed, mu=settings.usual("mu")),
     }
@@ -188,7 +226,8 @@ def _transforms(settings: Settings, train: Dataset) -> list[Transform]:
     wanted = settings.loop
     made: list[Transform] = [CropAndFlip(wanted.augment, wanted.padding)] if wanted.augment else []
     if wanted.mixup is not None:
-        made.append(Mixup(wanted.mixup, num_classes=None if train.is_regression else train.num_classes))
+        per: Any = wanted.mixup_per or "batch"
+        made.append(Mixup(wanted.mixup, None if train.is_regression else train.num_classes, per))
     return made
 
 

@@ -33,6 +33,11 @@ class IterateAverage:
             raise ValueError(f"expected start of at least 0, got {start}")
         self.model, self.start, self.averaged = model, start, AveragedModel(model)
 
+    @property
+    def num_averaged(self) -> int:
+        """How many weights the mean is of."""
+        return int(self.averaged.n_averaged)
+
     def update(self, t: int) -> None:
         """Take the present weights into the mean, if t has reached the start."""
         if t >= self.start:
@@ -40,7 +45,7 @@ class IterateAverage:
 
     def finished(self, batches: Iterable[Any]) -> nn.Module:
         """The averaged model, its batch-norm statistics recomputed over the batches of inputs [I]."""
-        if not int(self.averaged.n_averaged):
+        if not self.num_averaged:
             raise RuntimeError(f"nothing was averaged: update(t) was never called with t of at least {self.start}")
         update_bn(batches, self.averaged)
         return self.averaged.module

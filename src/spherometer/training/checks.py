@@ -6,7 +6,7 @@ from itertools import chain
 from math import isfinite
 
 from spherometer.metrics.registry import parse
-from spherometer.training.settings import BASES, DEFENCES, LOSSES, METHODS, PENALTIES, SCHEDULES, Settings
+from spherometer.training.settings import BASES, DEFENCES, LARGEST, LOSSES, METHODS, PENALTIES, SCHEDULES, Settings
 from spherometer.zoo.names import suggest
 
 
@@ -23,12 +23,15 @@ def _check_names(settings: Settings) -> None:
         ("penalty", objective.penalty, PENALTIES),
         ("defence", objective.defence, DEFENCES),
         ("norm", objective.norm, ("linf", "l2")),
+        ("attack_batchnorm", objective.attack_batchnorm, ("train", "eval")),
+        ("marked", objective.marked, ("clean", "adversarial")),
+        ("mixup_per", settings.loop.mixup_per, ("batch", "sample")),
         ("method", method.method, METHODS),
         ("base", method.base, BASES),
         ("schedule", method.schedule, SCHEDULES),
         ("standardise", settings.data.standardise, ("none", "componentwise", "channelwise", "imagenet", "cifar")),
     ):
-        if given not in known:
+        if given is not None and given not in known:
             raise ValueError(f"no {name} is called {given!r}; {suggest(given, known)}")
 
 
@@ -56,11 +59,14 @@ def _check_counts(settings: Settings) -> None:
     ):
         if count < 0:
             raise ValueError(f"{name}: expected a whole number of at least 0, got {count}")
+    if settings.loop.seed > LARGEST:
+        raise ValueError(f"seed: expected a whole number of at most {LARGEST}, got {settings.loop.seed}")
 
 
 def _check_numbers(settings: Settings) -> None:
     objective, method, loop = settings.objective, settings.method, settings.loop
     positive = {
+        "input_scale": settings.data.input_scale,
         "learning_rate": method.learning_rate,
         "factor": method.factor,
         "attack_step_size": objective.attack_step_size,
@@ -71,6 +77,7 @@ def _check_numbers(settings: Settings) -> None:
         "weight_decay": method.weight_decay,
         "rho": method.rho,
         "mu": method.mu,
+        "eta": method.eta,
         "coefficient": objective.coefficient,
         "radius": objective.radius,
         "beta": objective.beta,
@@ -82,8 +89,7 @@ def _check_numbers(settings: Settings) -> None:
         "augment": loop.augment,
         "stop_accuracy": loop.stop_accuracy,
     }
-    finite = {"input_scale": settings.data.input_scale}
-    for name, value in (positive | least_zero | shares | finite).items():
+    for name, value in (positive | least_zero | shares).items():
         if value is not None and not isfinite(value):
             raise ValueError(f"{name}: expected a finite number, got {value}")
     for name, value in positive.items():
@@ -99,8 +105,9 @@ def _check_numbers(settings: Settings) -> None:
 
 def _check_company(settings: Settings) -> None:
     """Things that do not go together."""
-    objective, method, loop = settings.objective, settings.method, settings.loop
+    data, objective, method, loop = settings.data, settings.objective, settings.method, settings.loop
     defended = objective.defence != "none"
+    one_jacobian = objective.squared is not None or objective.scaled is not None
     for wrong, words in (
         (loop.epochs is None and loop.steps is None, "expected epochs or steps, got neither"),
         (loop.epochs is not None and loop.steps is not None, "expected epochs or steps, got both"),
@@ -116,7 +123,16 @@ def _check_company(settings: Settings) -> None:
         ),
         (objective.penalty == "none" and objective.coefficient is not None, "a coefficient needs a penalty"),
         (not defended and objective.radius is not None, "a radius needs a defence: at or trades"),
+        (objective.penalty != "input-jacobian" and one_jacobian, "squared and scaled are for penalty input-jacobian"),
+        (not defended and objective.attack_batchnorm is not None, "attack_batchnorm needs a defence: at or trades"),
         (objective.defence != "trades" and objective.beta is not None, "beta is for defence trades"),
+        (
+            objective.marked is not None and (objective.defence != "trades" or method.method not in ("ejr", "ejr-v2")),
+            "marked is for defence trades with method ejr or ejr-v2",
+        ),
+        (loop.mixup is None and loop.mixup_per is not None, "mixup_per needs mixup"),
+        (data.balanced and data.num is None and data.num_test is None, "balanced needs num or num_test"),
+        (method.method != "asam" and method.eta is not None, "eta is for method asam"),
         (method.method != "ejr-v2" and method.mu is not None, "mu is for method ejr-v2"),
         (method.schedule != "steps" and method.factor is not None, "a factor is for schedule steps"),
         (
@@ -124,7 +140,10 @@ def _check_company(settings: Settings) -> None:
             "autoattack judges a defended model: choose a defence or leave it out",
         ),
         (loop.stop_accuracy is not None and loop.stop_loss is not None, "expected one stop rule, got two"),
-        (method.base != "sgd" and method.momentum > 0, f"{method.base} has no momentum of its own: leave it out"),
+        (
+            method.base in ("adam", "adamw") and method.momentum > 0,
+            f"{method.base} has no momentum of its own: leave it out",
+        ),
     ):
         if wrong:
             raise ValueError(words)

@@ -56,10 +56,10 @@ def perform(settings: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
 
 def train_in_folder(settings: Settings, folder: Path, *, show: bool = True) -> Trained:
     """Train into a run folder, from the start or from its last checkpoint; `show` a progress bar on a terminal."""
-    _refuse_another_run(settings, folder)
+    told = _settings_told(settings, folder)
     parts = assemble(settings)  # wrong names and missing data are told before anything is written
     with RunWriter(
-        folder, settings=settings.plain(), seed=settings.loop.seed, title="train", resume=RunReader(folder).exists
+        folder, settings=told, seed=settings.loop.seed, title="train", resume=RunReader(folder).exists
     ) as run:
         tracker = tracker_of(parts, run)
         beside = load_checkpoint(parts.training, folder / CHECKPOINTS)
@@ -70,21 +70,24 @@ def train_in_folder(settings: Settings, folder: Path, *, show: bool = True) -> T
         return _go_on(parts, run, steps, tracker, folder)
 
 
-def _refuse_another_run(settings: Settings, folder: Path) -> None:
-    """Say which settings differ, and not all of both."""
+def _settings_told(settings: Settings, folder: Path) -> dict[str, Any]:
+    """What the manifest says, of a run that was begun before a setting existed too; another run is refused."""
     there = RunReader(folder)
     if not there.exists:
-        return
-    before, now = there.manifest["settings"], json.loads(json.dumps(settings.plain()))
+        return settings.plain()
+    before: Any = there.manifest["settings"]
+    now, usual = (json.loads(json.dumps(each.plain())) for each in (settings, Settings()))
     if not isinstance(before, dict) or before.keys() != now.keys():
         raise ValueError(f"{folder}: holds a run of another kind: choose another folder (--out)")
     for table, entries in now.items():
         for name, value in entries.items():
-            if before[table].get(name) != value:
+            known = before[table].get(name, usual[table][name])
+            if known != value:
                 raise ValueError(
-                    f"{folder}: holds a run with {name} {before[table].get(name)}, not {value}: resume with the same, "
+                    f"{folder}: holds a run with {name} {known}, not {value}: resume with the same, "
                     "or choose another folder (--out)"
                 )
+    return before
 
 
 def _go_on(parts: Assembly, run: RunWriter, steps: Iterator[Step], tracker: Tracker | None, folder: Path) -> Trained:
@@ -135,7 +138,7 @@ def _scores(parts: Assembly, model: nn.Module) -> dict[str, Any]:
 def _final_model(parts: Assembly) -> nn.Module:
     """The averaged weights where they are averaged, else the last."""
     average, size = parts.training.average, parts.settings.loop.batch_size or len(parts.train)
-    if average is None or not int(average.averaged.n_averaged):
+    if average is None or not average.num_averaged:
         return parts.training.model
     batches: tuple[Tensor, ...] = parts.train.inputs.split(size)
     return average.finished(iter(batches))
@@ -163,7 +166,10 @@ def _headline(parts: Assembly) -> str:
     num = sum(weight.numel() for weight in parts.training.model.parameters())
     names = [wanted.method.base, *([wanted.method.method] if wanted.method.method != "plain" else [])]
     names += [part for part in (wanted.objective.penalty, wanted.objective.defence) if part != "none"]
-    return f"{wanted.model.model} ({num:,} parameters) on {repr(data)[len('Dataset(') : -1]} by {' + '.join(names)}"
+    average = parts.training.average
+    early = "; stopped before any weights were averaged" if average is not None and not average.num_averaged else ""
+    what = f"{wanted.model.model} ({num:,} parameters) on {repr(data)[len('Dataset(') : -1]}"
+    return f"{what} by {' + '.join(names)}{early}"
 
 
 def _shown(value: float | Estimate) -> str:

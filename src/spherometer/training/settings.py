@@ -13,10 +13,13 @@ LOSSES = ("auto", "cross-entropy", "half-squared-error")
 PENALTIES = ("none", "mean-jacobian", "input-jacobian", "gradient-norm", "fisher")
 DEFENCES = ("none", "at", "trades")
 METHODS = ("plain", "sam", "asam", "ejr", "ejr-v2")
-BASES = ("sgd", "adam", "adamw")
+BASES = ("sgd", "adam", "adamw", "rmsprop")
 SCHEDULES = ("constant", "cosine", "flat-then-linear", "steps")
 RADII = {"sam": 0.05, "asam": 0.5, "ejr": 2.0, "ejr-v2": 2.0}  # of paper C, Table 3, for CIFAR-10
-USUAL = {"coefficient": 0.01, "radius": 8 / 255, "beta": 6.0, "mu": 0.03, "factor": 0.1}  # where a part is used
+OF_METHODS = {"mu": 0.03, "eta": 0.01, "factor": 0.1}
+OF_OBJECTIVES = {"coefficient": 0.01, "squared": True, "scaled": True, "radius": 8 / 255, "beta": 6.0}
+USUAL = OF_METHODS | OF_OBJECTIVES  # where a part is used
+LARGEST = 2**63 - 1  # that torch, SQLite and JSON agree about
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,14 @@ class DataSettings:
     """the first so many training samples"""
     num_test: int | None = None
     """the first so many test samples"""
+    balanced: bool = False
+    """so many samples with equal shares of every class, the first of each, instead of the first of all"""
     classes: tuple[int, ...] = ()
     """these classes only, numbered anew in this order; all where none are given"""
     standardise: str = "none"
     """none, componentwise, channelwise (L35), imagenet or cifar; inside the model where it is attacked"""
     input_scale: float = 1.0
-    """factor of the standardised inputs (L31)"""
+    """factor of the standardised inputs (L31); inside the model where it is attacked"""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,10 @@ class ObjectiveSettings:
     """none, mean-jacobian (simple EJR, L8), input-jacobian (L16), gradient-norm or fisher (L18)"""
     coefficient: float | None = None
     """of the penalty; 0.01 where none is given"""
+    squared: bool | None = None
+    """of input-jacobian, which A leaves open (A-e9): True for ‖J‖², False for ‖J‖; True where none is given"""
+    scaled: bool | None = None
+    """of input-jacobian: True with the factor N·C, False as A prints it (A-e9); True where none is given"""
     defence: str = "none"
     """none, at (L19) or trades (L20)"""
     radius: float | None = None
@@ -79,8 +88,12 @@ class ObjectiveSettings:
     """of the adversary, for each batch"""
     attack_step_size: float | None = None
     """2.5 radius/steps where none is given"""
+    attack_batchnorm: str | None = None
+    """mode of batch norm while the attack runs, train or eval; train for at (L19), eval for trades (L20) if none"""
     beta: float | None = None
     """of trades; 6 where none is given"""
+    marked: str | None = None
+    """of trades with ejr: whose logits are regularised (L21), clean or adversarial; adversarial where none is given"""
 
 
 @dataclass(frozen=True)
@@ -90,15 +103,17 @@ class MethodSettings:
     method: str = "plain"
     """plain, sam, asam, ejr (L9) or ejr-v2 (L10)"""
     base: str = "sgd"
-    """sgd, adam or adamw"""
+    """sgd, adam, adamw or rmsprop; it makes the step of every method"""
     learning_rate: float = 0.1
     """at the start"""
     momentum: float = 0.0
-    """of sgd"""
+    """of sgd and rmsprop"""
     weight_decay: float = 0.0
     """never part of a measured loss"""
     rho: float | None = None
     """radius of the two-pass methods; paper C's where none is given"""
+    eta: float | None = None
+    """of asam: added to the sizes of the weights it adapts to (L12); 0.01 where none is given"""
     mu: float | None = None
     """of ejr-v2; 0.03 where none is given"""
     schedule: str = "constant"
@@ -129,6 +144,8 @@ class LoopSettings:
     """of the crop"""
     mixup: float | None = None
     """β; 0 is a valid one (L14)"""
+    mixup_per: str | None = None
+    """batch or sample: one share of the mixture for all, or one for each (L14); batch where none is given"""
     stop_accuracy: float | None = None
     """stop at this training accuracy (L34)"""
     stop_loss: float | None = None
@@ -235,7 +252,7 @@ class Settings:
 
     def usual(self, name: str) -> float:
         """A number of `USUAL` as given, or its usual value."""
-        given = getattr(self.method if name in ("mu", "factor") else self.objective, name)
+        given = getattr(self.method if name in OF_METHODS else self.objective, name)
         return USUAL[name] if given is None else given
 
     @property
