@@ -29,5 +29,22 @@ def test_wrong_points_are_told(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="as many points as steps"):
         draw_trajectory(tmp_path / "path.png", [1], np.eye(5))
     monkeypatch.setitem(sys.modules, "umap", None)
-    with pytest.raises(ImportError, match="pip install umap-learn"):
+    with pytest.raises(ImportError, match=r"pip install 'spherometer\[umap\]'"):
         flattened(np.eye(5), "umap")
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_umap_keeps_two_ends_of_a_path_apart():
+    pytest.importorskip("umap", reason="pip install 'spherometer[umap]'")
+    rng = np.random.default_rng(0)
+    near, far = rng.standard_normal((20, 8)), rng.standard_normal((20, 8)) + 50
+    places, label = flattened(np.concatenate([near, far]), "umap")
+    assert label == "UMAP"
+    assert places.shape == (40, 2)
+    apart = np.linalg.norm(places[:, None] - places[None], axis=2)
+    assert apart[:20, 20:].min() > apart[:20, :20].max()
+    again, _ = flattened(np.concatenate([near, far]), "umap")
+    assert (places == again).all()
+    assert np.isfinite(flattened(near[:4], "umap")[0]).all()
+    with pytest.raises(ValueError, match="at least 4 points"):
+        flattened(near[:3], "umap")

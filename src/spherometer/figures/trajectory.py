@@ -62,6 +62,9 @@ def _umap(table: np.ndarray, seed: int) -> np.ndarray:
     try:
         from umap import UMAP  # type: ignore[import-not-found]
     except ImportError:
-        raise ImportError("method='umap' needs umap-learn: pip install umap-learn, or take method='pca'") from None
-    found: np.ndarray = UMAP(n_components=2, random_state=seed).fit_transform(table)
+        raise ImportError("method='umap' needs pip install 'spherometer[umap]'; or take method='pca'") from None
+    if len(table) < 4:
+        raise ValueError(f"method='umap' expected at least 4 points, got {len(table)}: take method='pca'")
+    neighbours = min(15, len(table) - 1)  # its default, where there are so many
+    found: np.ndarray = UMAP(n_neighbors=neighbours, random_state=seed, n_jobs=1).fit_transform(table)
     return found
