@@ -61,11 +61,23 @@ LINEAR = ("measure", "digits-linear", "--num", 20, "--threads", 1)
         (["watch", "no-such-folder"], "no-such-folder: expected a folder with runs, found none"),
         (["watch", ".", "--port", "70000"], "--port: expected a port from 0 to 65535, got '70000'"),
         (["watch", ".", "--host", "no.such.host.invalid"], "cannot listen at no.such.host.invalid"),
+        (["run"], "expected ID, got nothing: spherometer recipes lists them (see spherometer run --help)"),
+        (["run", "A-F1", "--scale", "smoke", "--out", "/proc/nope"], "/proc/nope"),
         (["check", "--seed", "x"], "--seed: expected a whole number of at least 0, got 'x'"),
     ],
 )
 def test_wrong_words(run, words: list[str], expected: str):
     assert_refused(run(*words), expected)
+
+
+@pytest.mark.parametrize("words", [("--ray", "127.0.0.1:1"), ("--ray", ""), ("--slurm", "partition=x")])
+def test_a_cluster_that_is_not_there(run, words: tuple[str, str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    outcome = run("run", "TH-3", "--scale", "smoke", *words)
+    assert outcome.code == 2
+    assert outcome.err.splitlines()[-1].startswith("spherometer: error: ")
+    assert "Traceback" not in outcome.err
+    assert "please report" not in outcome.err
 
 
 @pytest.mark.parametrize("rtol", ["-0.1", "0", "1e999", "nan", "2"])

@@ -35,6 +35,20 @@ def test_troubles_and_differences_are_told(run, tmp_path: Path):
     assert len(told["troubles"]) == 1
 
 
+def test_the_catalogue_tells_times_and_damaged_results(run, tmp_path: Path):
+    write_results(tmp_path / "here", range(2))
+    (tmp_path / "here" / "recipes" / "A-F2.laptop" / "result.json").write_text("{", encoding="utf-8")
+    outcome = run("recipes", "--out", "here", "--json")
+    assert outcome.code == 0
+    found = {entry["id"]: entry for entry in json.loads(outcome.out)["recipes"]}
+    assert found["A-F2"]["done"]["laptop"] == "A-F2.laptop: result.json is not JSON: half-written, or damaged"
+    assert found["A-F1"]["done"]["laptop"].endswith("of computing")
+    assert found["A-F1"]["times"]["smoke"].startswith("seconds")
+    assert "not known" in found["A-F1"]["times"]["paper"]
+    assert "A-F2.laptop" in "".join(run("recipes", "--out", "here").out.split())
+    assert "paper: not known" in run("recipes", "A-F1", "--out", "here").out
+
+
 def test_wrong_use_is_refused_and_writes_nothing(run, tmp_path: Path):
     assert_refused(run("report"), "expected DIR")
     assert_refused(run("report", "nowhere"), "expected a folder of results")

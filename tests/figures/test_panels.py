@@ -195,6 +195,9 @@ def test_over_seeds_is_mean_and_standard_deviation_at_common_steps():
     assert found.high == pytest.approx((2 + spread, 2.0, 5 + 2 * spread))
     assert (found.style, found.colour) == ("dotted", 2)
     assert over_seeds(curves[:1], "a").low is None
+    assert over_seeds([([], []), *curves], "a") == over_seeds(curves, "a")  # a run that failed
+    assert over_seeds([([], []), curves[0]], "a").low is None
+    assert over_seeds([([], [])] * 2, "a").x == ()
     diverged = over_seeds([([0, 1], [1.0, 2.0]), ([0, 1], [1.0, math.inf])], "a")
     assert math.isnan(diverged.y[1])
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from spherometer.recipes import SCALES, find_recipe, perform, recipes
+from spherometer.figures.panels import Panels
+from spherometer.recipes import SCALES, Experiment, Recipe, find_recipe, perform, recipes
+from spherometer.recipes.claims import Inequality
 from spherometer.recipes.recipe import recipe, variant
-from spherometer.sweeps import sweeping
+from spherometer.recipes.result import RecipeResult
+from spherometer.sweeps import Outcome, sweeping
 
 PAPERS = {
     "A": [*(f"F{n}" for n in range(1, 34)), "T1", "T2"],
@@ -69,11 +74,55 @@ def test_all_run_at_smoke_scale(tmp_path):
             assert_runs(name, tmp_path, do)
 
 
+FAILED = ("A-F1", "A-F33", "B-F1", "C-F3", "C-F6", "C-T6", "D-TOY", "TH-4")
+
+
+@pytest.mark.parametrize("name", FAILED)
+def test_a_recipe_whose_runs_all_fail_is_undecided_and_says_so(name, tmp_path):
+    result = perform(find_recipe(name), "smoke", tmp_path, lambda jobs: [failed(job) for job in jobs])
+    assert {verdict.answer for verdict in result.verdicts} == {"undecided"}
+    assert {run["message"] for run in result.runs} == {"made to fail"}
+    assert RecipeResult.read(tmp_path / "recipes" / f"{name}.smoke" / "result.json").to_dict() == result.to_dict()
+
+
+def test_one_failed_run_leaves_the_others_in_the_figure(tmp_path):
+    with sweeping(tmp_path, workers=1) as do:
+
+        def all_but_one(jobs):
+            return [failed(jobs[0]), *do(jobs[1:])]
+
+        perform(find_recipe("A-F1"), "smoke", tmp_path, all_but_one)
+    folder = tmp_path / "recipes" / "A-F1.smoke"
+    assert len(RecipeResult.read(folder / "result.json").verdicts) == 2
+    figure = Panels.from_dict(json.loads((folder / "figure.json").read_text(encoding="utf-8")))
+    assert all(len(series.x) for panel in figure.panels for series in panel.series)
+    assert figure.panels[0].series[0].low is None  # of one seed
+
+
+def test_a_figure_that_cannot_be_drawn_says_why_and_the_result_is_kept(tmp_path):
+    def broken(results):
+        raise KeyError("no such curve")
+
+    experiment = Experiment([], [Inequality("1 > 0", lambda _: [1.0])], broken, table=broken)
+    made_up = Recipe("X-F1", "made up", "", 0, lambda _: experiment)
+    result = perform(made_up, "smoke", tmp_path, lambda jobs: [])
+    assert "could not be made: KeyError: 'no such curve'" in result.table.rows[0][0]
+    figure = (tmp_path / "recipes" / "X-F1.smoke" / "figure.json").read_text(encoding="utf-8")
+    assert "could not be drawn: KeyError" in figure
+    assert RecipeResult.read(tmp_path / "recipes" / "X-F1.smoke" / "result.json").to_dict() == result.to_dict()
+
+
+def failed(job):
+    return Outcome(job, "failed", 0.0, 1, "made to fail")
+
+
 def assert_runs(name, folder, do):
     entry = find_recipe(name)
     result = perform(entry, "smoke", folder, do)
     assert [run["message"] for run in result.runs if run["state"] == "failed"] == []
     assert len(result.verdicts) == len(entry.at("smoke").claims)
     assert [verdict for verdict in result.verdicts if "could not be evaluated" in verdict.remark] == []
+    assert "could not be" not in (folder / "recipes" / f"{name}.smoke" / "figure.json").read_text(encoding="utf-8")
+    assert "could not be made" not in str(result.table)
     written = {path.name for path in (folder / "recipes" / f"{name}.smoke").iterdir()}
     assert written >= {"result.json", "figure.png", "figure.svg", "figure.pdf", "figure.json", "data.csv"}

@@ -120,6 +120,20 @@ def test_inequalities_count_violations():
     assert verdict_of(Inequality("A ≤ B", lambda _: [-1.0, math.nan])).answer == "fails"
 
 
+def test_infinities_on_the_wrong_side_are_no_missing_numbers():
+    broken = verdict_of(Inequality("A ≤ B", lambda _: [1.0] * 9 + [-math.inf]))
+    assert broken.answer == "fails"
+    assert "1 of 10 measurements violates it" in broken.remark
+    assert verdict_of(Inequality("A ≤ B", lambda _: [1.0] * 9 + [math.inf])).answer == "holds"
+    assert verdict_of(Inequality("A ≤ B", lambda _: [1.0] * 9 + [math.nan])).answer == "undecided"
+    rises = verdict_of(margins(1, 1.2, 0.9, 1.1, -math.inf))
+    assert rises.answer == "undecided"
+    assert "1 infinitely far on the wrong side" in rises.remark
+    assert verdict_of(margins(1, 1.2, 0.9, 1.1, math.inf)).answer == "holds"
+    near = verdict_of(Near("≈ 1", lambda _: [1, 1.1, 0.9, 1.05, math.inf], target=1.0, tolerance=0.5))
+    assert near.answer == "undecided"
+
+
 def test_near_is_equivalence():
     near, far, open_ = (
         verdict_of(Near("≈ 2", lambda _, values=values: values, target=2.0, tolerance=0.5))

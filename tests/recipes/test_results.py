@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -59,6 +60,17 @@ def test_a_run_that_failed_is_seen(results, tmp_path):
     assert math.isnan(seen.reduce("y", np.max, x=1)[2])
     with pytest.raises(ValueError, match="the same seeds on both sides"):
         smaller(seen, "y", here={"x": 2}, there={"x": 1})
+
+
+def test_a_run_that_broke_off_counts_as_missing(tmp_path):
+    run = Run({"seed": 0}, Job("nowhere:nothing", {"seed": 0}))
+    with suppress(FloatingPointError), RunWriter(run.job.folder(tmp_path)) as writer:
+        writer.write(3, {"y": 1.0}, arrays={"spectrum": np.arange(3.0)})
+        raise FloatingPointError("training diverged")
+    found = Results([run], tmp_path)
+    assert math.isnan(found.final("y")[0])
+    assert found.last_step() == [0]
+    assert found.arrays("spectrum") == [{}]
 
 
 def test_wrong_labels_are_told(results):

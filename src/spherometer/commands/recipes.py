@@ -45,26 +45,36 @@ class Recipes:
 
 
 def _described(recipe: Recipe, out: Path) -> dict[str, Any]:
+    from spherometer.recipes import SCALES
+
     return {
         "id": recipe.id,
         "idea": recipe.idea,
         "finding": recipe.finding,
         "laptop_minutes": recipe.minutes,
+        "times": {scale: recipe.time(scale) for scale in SCALES},
         "done": _states(recipe, out),
     }
 
 
 def _states(recipe: Recipe, out: Path) -> dict[str, str]:
-    """The answers of what was run: `laptop: 2 hold, 1 undecided`."""
+    """The answers of what was run, and how long its runs took: `laptop: 2 hold, 1 undecided; 8 min of computing`."""
     from spherometer.recipes import SCALES
     from spherometer.recipes.result import RecipeResult
     from spherometer.report.results.words import tally, told
+    from spherometer.sweeps.progress import duration
 
     found: dict[str, str] = {}
     for scale in SCALES:
         path = out / "recipes" / f"{recipe.id}.{scale}" / "result.json"
         if path.exists():
-            found[scale] = told(tally(RecipeResult.read(path).verdicts))
+            try:
+                result = RecipeResult.read(path)
+            except ValueError as error:  # one damaged file hides none of the others
+                found[scale] = f"{path.parent.name}: {error}"
+            else:
+                took = duration(sum(float(run["seconds"]) for run in result.runs))
+                found[scale] = f"{told(tally(result.verdicts))}; {took} of computing"
     return found
 
 
@@ -83,14 +93,18 @@ def _catalogue(chosen: list[Recipe], out: Path) -> list[RenderableType]:
         words = Text.assemble(f"{recipe.idea}\n", (recipe.finding, "dim"))
         table.add_row(recipe.id, words, f"{recipe.minutes:g} min", done)
     footer = "Run one: spherometer run A-F1 --scale smoke    Its plan and claims: spherometer recipes A-F1"
-    return [table, f"{len(chosen)} recipes. smoke ends in seconds, laptop in the minutes said on two cores.", footer]
+    times = "smoke ends in seconds to a minute, laptop in the minutes said on two cores; of paper the time is not known"
+    return [table, f"{len(chosen)} recipes. {times}.", footer]
 
 
 def _in_full(recipe: Recipe, scale: str, out: Path) -> list[RenderableType]:
+    from spherometer.recipes import SCALES
+
     experiment = recipe.at(scale)
     lines = [f"{recipe.id}  {recipe.idea}", f"The paper finds: {recipe.finding}.", ""]
     lines += [f"At {scale} scale {len(experiment.runs)} runs, claims fixed before them:"]
     lines += [f"  - {claim.sentence}" for claim in experiment.claims]
+    lines += ["", "Time:", *(f"  {name}: {recipe.time(name)}" for name in SCALES)]
     lines += ["", "Departures from the paper:", *(f"  - {text}" for text in experiment.departures or ["none"])]
     lines += ["", "Runs:", *(f"  {run.job.key}  {run.job.title}" for run in experiment.runs)]
     lines += [f"\nDone at {name} scale: {answers}" for name, answers in _states(recipe, out).items()]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from spherometer.commands.errors import UsageError
 from spherometer.commands.kinds import CountOrAuto, Folder
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Run:
         from spherometer.sweeps.progress import shown
 
         chosen, parameters, ours = _chosen(self.ids), _parameters(self.slurm), sys.stdout
+        (self.out / "recipes").mkdir(parents=True, exist_ok=True)  # refused before anything is trained
         results: list[RecipeResult] = []
         with (
             shown() as tell,
@@ -73,6 +75,8 @@ class Run:
 def _chosen(ids: tuple[str, ...]) -> list[Any]:
     from spherometer.recipes import find_recipe, recipes
 
+    if not ids:
+        raise UsageError("expected ID, got nothing: spherometer recipes lists them", "run")
     known, found = recipes(), []
     for word in ids:
         family = [recipe for recipe in known.values() if word.upper() == recipe.paper or word == "all"]

@@ -27,17 +27,22 @@ from spherometer.recipes.statistics import (
 from spherometer.recipes.verdicts import Answer, Verdict
 
 MISSING = 0.2  # a larger share of missing numbers leaves a claim undecided
+MISSED = (ArithmeticError, LookupError, ValueError)  # what is raised where numbers are missing; the rest are mistakes
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a claim finds: a test, the border of what is claimed, how many numbers are missing, and remarks."""
+    """What a claim finds: a test, the border of what is claimed, how many numbers are missing, and remarks.
+
+    `spare` is the share of missing numbers with which it may hold all the same.
+    """
 
     tested: Tested
     missing: int
     remarks: tuple[str, ...] = ()
     least: float | None = 0.0
     most: float | None = None
+    spare: float = MISSING
 
 
 @dataclass(frozen=True)
@@ -56,9 +61,13 @@ class Claim:
 
     def evidence(self, results: Any, level: float) -> Evidence:
         """The t-test."""
-        (margins,), missing = _finite(self.margins(results))
-        remarks = _sameness(margins)
-        return Evidence(mean_above(margins, self.least, level=level), missing, remarks, self.least)
+        found = _column(self.margins(results))
+        (margins,), missing = _finite(found)
+        wrong = int(np.isneginf(found).sum())
+        tested = mean_above(margins, self.least, level=level)
+        return Evidence(
+            tested, missing, _sameness(margins) + _endless(wrong), self.least, spare=0.0 if wrong else MISSING
+        )
 
 
 @dataclass(frozen=True)
@@ -74,10 +83,13 @@ class Near:
 
     def evidence(self, results: Any, level: float) -> Evidence:
         """The two t-tests."""
-        (values,), missing = _finite(self.values(results))
+        found = _column(self.values(results))
+        (values,), missing = _finite(found)
+        wrong = int(np.isinf(found).sum())
         tested = mean_within(values, self.target, self.tolerance, level=level)
         least, most = self.target - self.tolerance, self.target + self.tolerance
-        return Evidence(tested, missing, _sameness(values), least, most)
+        remarks = _sameness(values) + _endless(wrong)
+        return Evidence(tested, missing, remarks, least, most, spare=0.0 if wrong else MISSING)
 
 
 @dataclass(frozen=True)
@@ -130,7 +142,10 @@ class Stronger:
 
 @dataclass(frozen=True)
 class Inequality:
-    """A statement that must be right in every single measurement: margins ≥ −`error`, whatever the seed."""
+    """A statement that must be right in every single measurement: margins ≥ −`error`, whatever the seed.
+
+    −∞ violates it; with a measurement missing it cannot hold.
+    """
 
     sentence: str
     margins: Callable[[Any], Numbers]
@@ -140,12 +155,13 @@ class Inequality:
 
     def evidence(self, results: Any, level: float) -> Evidence:  # noqa: ARG002  no matter of chance
         """Counts violations; the effect is the smallest margin, its interval reaches to the largest."""
-        (margins,), missing = _finite(self.margins(results))
+        found = _column(self.margins(results))
+        margins, missing = found[~np.isnan(found)], int(np.isnan(found).sum())
         wrong, num = int((margins < -self.error).sum()), len(margins)
         low, high = (float(margins.min()), float(margins.max())) if num else (math.nan, math.nan)
         words = f"{wrong or 'none'} of {num} measurement{'s' * (num != 1)} violate{'s' * (wrong == 1)} it"
         tested = Tested(low, low, high, float(wrong > 0 or not num), float(not wrong), num)
-        return Evidence(tested, missing, (words,) if num else (), -self.error)
+        return Evidence(tested, missing, (words,) if num else (), -self.error, spare=0.0)
 
 
 AnyClaim = Claim | Near | Correlation | Stronger | Inequality
@@ -184,7 +200,7 @@ def answer_of(evidence: Evidence, p: float, against: float, alpha: float) -> Ans
     total = evidence.tested.num + evidence.missing
     if against < alpha / 2 and evidence.tested.num:
         return "fails"
-    return "holds" if p < alpha and evidence.missing <= MISSING * total else "undecided"
+    return "holds" if p < alpha and evidence.missing <= evidence.spare * total else "undecided"
 
 
 def _verdict(claim: AnyClaim, one: Evidence, answer: Answer, p: float, share: float) -> Verdict:
@@ -214,21 +230,30 @@ def _verdict(claim: AnyClaim, one: Evidence, answer: Answer, p: float, share: fl
 def _told_missing(one: Evidence) -> str:
     total = one.tested.num + one.missing
     words = f"{one.missing} of {total} numbers missing or not finite (failed or diverged runs), left out"
-    return words if one.missing <= MISSING * total else f"{words}: too many to say that it holds"
+    return words if one.missing <= one.spare * total else f"{words}: too many to say that it holds"
 
 
 def _evidence(claim: AnyClaim, results: Any, level: float) -> Evidence:
     """What the claim finds; numbers that cannot be had leave it undecided, and say so."""
     try:
         return claim.evidence(results, level)
-    except (ArithmeticError, LookupError, ValueError) as error:
+    except MISSED as error:
         nothing = Tested(math.nan, math.nan, math.nan, 1.0, 1.0, 0)
         return Evidence(nothing, 0, (f"could not be evaluated: {type(error).__name__}: {error}",))
 
 
+def _column(numbers: Numbers) -> np.ndarray:
+    return np.asarray(numbers, dtype=float).ravel()
+
+
+def _endless(num: int) -> tuple[str, ...]:
+    """Infinities on the wrong side have no mean to test, and are no reason to leave them out either."""
+    return (f"{num} infinitely far on the wrong side",) if num else ()
+
+
 def _finite(*columns: Numbers) -> tuple[list[np.ndarray], int]:
     """The rows that are finite in all columns, and how many are not."""
-    found = [np.asarray(column, dtype=float).ravel() for column in columns]
+    found = [_column(column) for column in columns]
     if len({len(column) for column in found}) > 1:
         raise ValueError(f"expected columns of one length, got {', '.join(str(len(column)) for column in found)}")
     kept = np.isfinite(found).all(0)

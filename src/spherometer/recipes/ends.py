@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from spherometer.figures.panels import Panel, Series
+from spherometer.figures.panels import Line, Panel, Series
 from spherometer.recipes.margins import Quantity, levels_of, numbers
 from spherometer.recipes.results import Results
 
@@ -23,14 +23,28 @@ def over_label(
 ) -> Series:
     """The mean over seeds at each value of a label, and a band of one standard deviation; values are at 0, 1, 2, ...
 
+    A seed without a finite number is left out; where there is none, there is a gap.
+
     Example:
         >>> over_label(results, gap, "weight_decay", "lr 0.1", rate=0.1)
     """
     levels = levels_of(results, over, **labels)
-    table = [numbers(results, quantity, **{over: level}, **labels) for level in levels]
-    mean = np.array([row.mean() for row in table])
+    table = [finite(numbers(results, quantity, **{over: level}, **labels)) for level in levels]
+    mean = np.array([row.mean() if len(row) else np.nan for row in table])
     spread = np.array([row.std(ddof=1) if len(row) > 1 else 0.0 for row in table])
     return Series(name, range(len(levels)), mean, mean - spread, mean + spread, style=style)
+
+
+def mean_line(label: str, values: Sequence[float] | np.ndarray) -> list[Line]:
+    """A line across a panel at the mean over seeds; none where no seed has a finite number."""
+    found = finite(values)
+    return [Line(label, y=float(found.mean()))] if len(found) else []
+
+
+def finite(values: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Those that are numbers."""
+    found = np.asarray(values, dtype=float)
+    return found[np.isfinite(found)]
 
 
 def label_panel(

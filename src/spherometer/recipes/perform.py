@@ -7,15 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from spherometer.figures.panels import draw_panels, panels_csv
-from spherometer.recipes.claims import judge
-from spherometer.recipes.recipe import Experiment, Recipe
+from spherometer.figures.panels import Panel, Panels, draw_panels, panels_csv
+from spherometer.recipes.claims import MISSED, judge
+from spherometer.recipes.recipe import Experiment, Recipe, Table
 from spherometer.recipes.result import RecipeResult
 from spherometer.recipes.results import Results, Run
 from spherometer.records.files import write_whole
 from spherometer.records.provenance import provenance
 from spherometer.records.schema import flat, to_json
 from spherometer.sweeps import Job, Outcome
+from spherometer.sweeps.attempt import one_line
 
 Sweep = Callable[[list[Job]], list[Outcome]]
 PICTURES = ("png", "svg", "pdf")
@@ -25,7 +26,7 @@ def perform(recipe: Recipe, scale: str, out: Path, sweep: Sweep) -> RecipeResult
     """Do what is not done yet, judge and draw; the result is in `out/recipes/ID.scale`.
 
     Runs are shared by all recipes of the folder: one with the same settings is done once. A run that failed leaves
-    its claims undecided, and is named in the result.
+    its claims undecided, and is named in the result; a figure or table that cannot be made without it says so.
 
     Example:
         >>> perform(find_recipe("A-F1"), "smoke", Path("results"), lambda jobs: sweep(jobs, Path("results")))
@@ -49,7 +50,7 @@ def perform(recipe: Recipe, scale: str, out: Path, sweep: Sweep) -> RecipeResult
         runs=[_told(run, outcome) for run, outcome in zip(runs, outcomes, strict=True)],
         seconds=time.perf_counter() - began,
         provenance=provenance(),
-        table=None if experiment.table is None else experiment.table(results),
+        table=_table(experiment, results),
     )
     _write(result, experiment, results, out / "recipes" / f"{recipe.id}.{scale}")
     return result
@@ -57,12 +58,28 @@ def perform(recipe: Recipe, scale: str, out: Path, sweep: Sweep) -> RecipeResult
 
 def _write(result: RecipeResult, experiment: Experiment, results: Results, folder: Path) -> None:
     """The figure in every form first, the result last: where a result is, everything is."""
-    panels = experiment.figure(results)
+    panels = _figure(experiment, results)
     folder.mkdir(parents=True, exist_ok=True)
     draw_panels(panels, *(folder / f"figure.{ending}" for ending in PICTURES))
     write_whole(folder / "figure.json", to_json(panels.to_dict()).encode())
     write_whole(folder / "data.csv", panels_csv(panels).encode())
     result.write(folder / "result.json")
+
+
+def _figure(experiment: Experiment, results: Results) -> Panels:
+    try:
+        return experiment.figure(results)
+    except MISSED as error:
+        return Panels([Panel("no figure", "", "", [])], columns=1, caption=f"could not be drawn: {one_line(error)}")
+
+
+def _table(experiment: Experiment, results: Results) -> Table | None:
+    if experiment.table is None:
+        return None
+    try:
+        return experiment.table(results)
+    except MISSED as error:
+        return Table(["table"], [[f"could not be made: {one_line(error)}"]])
 
 
 def _told(run: Run, outcome: Outcome) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from spherometer.zoo.names import suggest
 
 Scale = Literal["smoke", "laptop", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
+AUTHORS = {"A": " here; its authors took about 3,500 GPU hours for all of paper A"}  # A App B
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,13 @@ class Recipe:
     def paper(self) -> str:
         """The letter of its paper, or TH for our evaluation of the theory."""
         return self.id.partition("-")[0]
+
+    def time(self, scale: Scale) -> str:
+        """How long it takes, as far as is known."""
+        if not self.minutes:
+            return "seconds"  # nothing is trained
+        known = {"smoke": "seconds to a minute", "laptop": f"about {self.minutes:g} min on two cores"}
+        return known.get(scale, f"not known, nobody has run it{AUTHORS.get(self.paper, '')}")
 
     def at(self, scale: str) -> Experiment:
         """The experiment at a scale."""

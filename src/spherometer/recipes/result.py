@@ -73,7 +73,19 @@ class RecipeResult:
     @classmethod
     def read(cls, path: Path) -> Self:
         """What `write` wrote; a file that is something else is a ValueError."""
-        return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        return cls.from_dict(read_json(path))
+
+
+def read_json(path: Path) -> Any:
+    """The content of a file of results; what is missing or damaged is a ValueError that names it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"no {path.name}: it is not finished") from None
+    except OSError as error:
+        raise ValueError(f"{path.name} cannot be read: {error.strerror or error}") from None
+    except ValueError:
+        raise ValueError(f"{path.name} is not JSON: half-written, or damaged") from None
 
 
 def _run(entry: Mapping[str, Any]) -> dict[str, Any]:

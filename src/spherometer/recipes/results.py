@@ -46,7 +46,7 @@ class Results:
     """What finished runs hold, read once: curves over steps and values at the end.
 
     Labels choose runs: `results.final("final_sharpness", smoothing=0.5)` has one value for each seed, in their order. A
-    run that failed, or never wrote the name, counts as nan: it is seen, and not dropped in silence.
+    run that failed, however far it came, or never wrote the name, counts as nan: it is seen, and not dropped in silence.
     """
 
     def __init__(self, runs: Sequence[Run], root: Path) -> None:
@@ -105,28 +105,31 @@ class Results:
         return [dict(self._arrays(run, name)) for run in self.choose(**labels)]
 
     def last_step(self, **labels: Any) -> list[int]:
-        """How many steps were made, for each seed."""
-        return [RunReader(run.job.folder(self.root)).last_step() or 0 for run in self.choose(**labels)]
+        """How many steps were made, for each seed; none by a run that failed."""
+        readers = (self._done(run) for run in self.choose(**labels))
+        return [(reader.last_step() if reader else None) or 0 for reader in readers]
 
     def _arrays(self, run: Run, name: str) -> Iterator[tuple[int, np.ndarray]]:
-        reader = RunReader(run.job.folder(self.root))
-        if reader.exists:
+        reader = self._done(run)
+        if reader is not None:
             for _, step, known in reader.arrays():
                 if known == name:
                     yield step, reader.array(step, name)
 
     @cached_property
     def _rows(self) -> dict[str, dict[tuple[str, str], Curve]]:
-        return {run.job.key: _read(run.job.folder(self.root)) for run in self.runs}
+        return {run.job.key: _read(self._done(run)) for run in self.runs}
+
+    def _done(self, run: Run) -> RunReader | None:
+        return RunReader(run.job.folder(self.root)) if run.job.is_done(self.root) else None
 
 
 _EMPTY: Curve = (np.zeros(0), np.zeros(0))
 
 
-def _read(folder: Path) -> dict[tuple[str, str], Curve]:
-    """All rows of a run folder by name and part, in the order of steps; a missing number is nan."""
-    reader = RunReader(folder)
-    if not reader.exists:
+def _read(reader: RunReader | None) -> dict[tuple[str, str], Curve]:
+    """All rows of a run by name and part, in the order of steps; a missing number is nan."""
+    if reader is None:
         return {}
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for row in reader.rows():

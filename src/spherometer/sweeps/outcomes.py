@@ -8,8 +8,8 @@ from typing import Literal
 from spherometer.sweeps.jobs import Job
 
 
-class SweepError(RuntimeError):
-    """A sweep that cannot go on; the message says why and what to do."""
+class SweepError(ValueError):
+    """A sweep that cannot be done as asked, such as on a cluster that nobody can reach; the message says what to do."""
 
 
 @dataclass(frozen=True)

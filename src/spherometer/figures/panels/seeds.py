@@ -20,7 +20,8 @@ def over_seeds(
     """The mean of some curves (steps, values), one for each seed, and a band of one standard deviation.
 
     Only steps that all seeds have are shown, so that the mean does not jump where a run ends; where a seed has no
-    finite value there is a gap. One seed has no band.
+    finite value there is a gap. A seed whose run failed has no steps and is left out; where none has any, nothing is
+    drawn. One seed has no band.
 
     Args:
         smooth: running mean over so many points of each curve, shorter at its ends, where the paper smooths.
@@ -32,14 +33,16 @@ def over_seeds(
         raise ValueError(f"{label!r}: expected the curve of at least one seed, got none")
     if smooth is not None and smooth < 1:
         raise ValueError(f"{label!r}: expected smooth of at least 1 point, got {smooth}")
-    tables = [dict(zip(steps, _smoothed(values, smooth), strict=True)) for steps, values in curves]
+    tables = [dict(zip(steps, _smoothed(values, smooth), strict=True)) for steps, values in curves if len(steps)]
+    if not tables:
+        return Series(label, (), (), style=style, colour=colour)
     steps = sorted(set.intersection(*(set(table) for table in tables)))
     if not steps:
-        raise ValueError(f"{label!r}: the {len(curves)} seeds have no step in common")
+        raise ValueError(f"{label!r}: the {len(tables)} seeds have no step in common")
     values = np.array([[table[step] for step in steps] for table in tables], dtype=float)
     values[~np.isfinite(values)] = np.nan
     mean = values.mean(0)
-    if len(curves) == 1:
+    if len(tables) == 1:
         return Series(label, steps, mean, style=style, colour=colour)
     spread = values.std(0, ddof=1)
     return Series(label, steps, mean, mean - spread, mean + spread, style=style, colour=colour)

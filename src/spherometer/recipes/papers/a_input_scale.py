@@ -18,7 +18,7 @@ RATE, SCALES, FEATURES = 0.2, (0.5, 1.0, 1.5), "feature_norms"
     "A-F30",
     "smaller inputs: more growth of the Jacobian, less sharpening",
     finding="smaller scale: more growth of the Jacobian norm but less sharpening; larger scale: larger features",
-    minutes=2,
+    minutes=4,
 )
 def input_scale(scale: Scale, *, activation: str = "relu") -> Experiment:
     """GD on standardised inputs times 0.5, 1 and 1.5: loss, sharpness and Jacobian norm; A C.2, 5.3 item 3."""
@@ -111,5 +111,6 @@ variant(
     "A-F31",
     input_scale,
     "smaller inputs: more growth of the Jacobian, less sharpening; with tanh",
+    minutes=3,
     activation="tanh",
 )

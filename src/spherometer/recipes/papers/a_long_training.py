@@ -23,7 +23,7 @@ COLLAPSE = log(10)  # "to zero": at least ten times below the peak
     "A-F28",
     "label smoothing tames sharpening from the first epoch of SGD",
     finding="smoothing has the order of the full-batch case",
-    minutes=2,
+    minutes=1,
 )
 def first_steps(scale: Scale) -> Experiment:
     """SGD, batch 128, the first epoch: sharpness, softmaxed Jacobian norm and output norm; A Fig 28."""
@@ -55,7 +55,7 @@ def first_steps(scale: Scale) -> Experiment:
     "A-F29",
     "without smoothing long training flattens by growing outputs",
     finding="unsmoothed: output norm grows, sharpness and softmaxed Jacobian norm collapse; smoothed: a plateau",
-    minutes=4,
+    minutes=1,
 )
 def long_training(scale: Scale) -> Experiment:
     """SGD, batch 128, 90 epochs; A Fig 29, 5.3 item 4."""

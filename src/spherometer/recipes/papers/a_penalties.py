@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from spherometer.figures.panels import Line, Panel, Panels
+from spherometer.figures.panels import Panel, Panels
 from spherometer.recipes.claims import Claim
-from spherometer.recipes.ends import gap, over_label
+from spherometer.recipes.ends import gap, mean_line, over_label
 from spherometer.recipes.margins import Quantity, averaged, falling, levels_of, numbers
 from spherometer.recipes.papers.a_networks import JACOBIAN, NAMES, SHARPNESS, data_of, model_of, smaller_setting
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe
@@ -117,12 +117,10 @@ def _figure(results: Results) -> Panels:
                 over_label(results, quantity, "coefficient", word, data=data, penalty=penalty)
                 for penalty, word in PENALTIES.items()
             ]
-            goal = float(numbers(results, quantity, data=data, penalty=REFERENCE).mean())
+            goal = mean_line("large lr", numbers(results, quantity, data=data, penalty=REFERENCE))
             grids = zip(*(levels_of(results, "coefficient", penalty=penalty) for penalty in PENALTIES), strict=True)
             names = [f"{one:g} | {other:g}" for one, other in grids]
-            panels.append(
-                Panel(name, "coefficient Param. | Input", name, series, lines=[Line("large lr", y=goal)], x_names=names)
-            )
+            panels.append(Panel(name, "coefficient Param. | Input", name, series, lines=goal, x_names=names))
     where = ", ".join(NAMES[data] for data in results.values("data"))
     return Panels(
         panels, columns=len(shown), caption=f"Penalties at a small constant learning rate; setting of {where}."

@@ -21,7 +21,7 @@ NORM = f"final_{JACOBIAN}"
     "A-F2",
     "without weight decay flat minima generalise worse",
     finding="without weight decay near-zero loss and sharpness, but larger Jacobian norm and gap",
-    minutes=5,
+    minutes=10,
 )
 def weight_decay(scale: Scale) -> Experiment:
     """Weight decay on the x axis, a line for each learning rate, at the end of 90 epochs; A Fig 2, 5.3 item 4."""

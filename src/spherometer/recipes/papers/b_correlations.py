@@ -162,6 +162,7 @@ variant(
     zoo,
     "which bound goes with sensitivity",
     finding="bound C goes with MLS, bound D against it; the bound of all layers goes with NMLS; κ hardly with the gap",
+    minutes=4,
     network="mlp4",
 )
 variant(

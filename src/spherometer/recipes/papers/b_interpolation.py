@@ -49,7 +49,7 @@ def _steps(scale: Scale) -> int:
     "B-F1",
     "higher learning rates compress more",
     finding="after interpolation sharpness and volume fall together; a higher rate gives lower S, volume, MLS and NMLS",
-    minutes=4,
+    minutes=5,
 )
 def over_rates(scale: Scale, *, network: str = "vgg11") -> Experiment:
     """Batch 20, three learning rates; 5.3 item 5."""
@@ -69,7 +69,7 @@ def over_rates(scale: Scale, *, network: str = "vgg11") -> Experiment:
     "B-F2",
     "smaller batches compress more",
     finding="a smaller batch gives lower S and volume; with the largest S stalls while the volume keeps falling",
-    minutes=4,
+    minutes=5,
 )
 def over_batches(scale: Scale, *, network: str = "vgg11") -> Experiment:
     """Learning rate 0.1, three batch sizes; 5.3 item 5."""
@@ -191,6 +191,7 @@ variant(
     over_batches,
     "smaller batches compress more, fully connected",
     finding="a smaller batch gives lower S, MLS and NMLS follow; S stays level at the end, the volume falls slowly",
+    minutes=3,
     network="mlp4",
 )
 variant(
@@ -198,5 +199,6 @@ variant(
     over_rates,
     "higher learning rates compress more, fully connected",
     finding="a higher learning rate gives lower S",
+    minutes=3,
     network="mlp4",
 )

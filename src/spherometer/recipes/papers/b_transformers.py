@@ -36,7 +36,7 @@ IMAGENET = "imagenet-100.npz"  # 100 images of the validation set and their labe
     "B-F3",
     "sharper transformers are more sensitive",
     finding="over 181 vision transformers normalised MLS rises with adaptive sharpness; a few families are outliers",
-    minutes=5,
+    minutes=4,
 )
 def transformers(scale: Scale) -> Experiment:
     """Every model has a sigmoid head and squared error; trained weights where they are at hand; L41."""

@@ -57,7 +57,7 @@ def regularised(rate: float, *, whole: bool = False) -> dict[str, Any]:
     "C-T1",
     "EJR makes the test accuracy independent of the learning rate",
     finding="SimpleCNN with EJR 75.0-75.7 % at every rate, SGD 68.9-72.6 %; EJR about as good as SAM and ASAM on WRN",
-    minutes=8,
+    minutes=13,
 )
 def main_table(scale: Scale) -> Experiment:
     """SGD, SAM, ASAM and EJR: SimpleCNN in small and in full batches, wide residual networks; C Table 1, 5.3 item 8."""
@@ -191,7 +191,7 @@ def _our_row(results: Results, name: str, rate: float, whole: bool) -> list[str]
     "C-F36",
     "a moderate coefficient of EJR is best at every learning rate",
     finding="test accuracy over lr x λ_reg: optimum at about 0.01-0.03",
-    minutes=8,
+    minutes=15,
 )
 def coefficients(scale: Scale) -> Experiment:
     """SimpleCNN in batches of 128 over learning rates and coefficients of simple EJR; C Fig 36."""

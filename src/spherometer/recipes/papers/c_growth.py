@@ -19,7 +19,7 @@ from spherometer.recipes.results import Curve, Results
     "C-F12",
     "logits and weights grow in training",
     finding="‖z‖, |1̂ᵀz| and ‖θ‖ all increase",
-    minutes=2,
+    minutes=3,
 )
 def growth(scale: Scale, *, early: bool = False) -> Experiment:
     """Mean logit norm, its part along 1̂ and the weight norm over the steps of C-F1's runs; C Figs 12-13, Q10-Q11."""
@@ -67,7 +67,7 @@ def _growth_figure(results: Results, *, what: dict[str, str], until: int | None)
     return Panels(panels, caption="Sizes of logits and weights in full-batch training; mean and deviation over seeds.")
 
 
-@recipe("C-F14", "every layer's weights grow", finding="the norms of all six layers increase", minutes=2)
+@recipe("C-F14", "every layer's weights grow", finding="the norms of all six layers increase", minutes=3)
 def layer_growth(scale: Scale) -> Experiment:
     """The Frobenius norm of every weight tensor over the steps of C-F1's runs; C Fig 14, Q11."""
 

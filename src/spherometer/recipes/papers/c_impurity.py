@@ -32,7 +32,7 @@ def descents(scale: Scale) -> list[Run]:
     "C-F1",
     "the impurity of the softmax rises, then falls",
     finding="λ⁽¹⁾ between ½Gini and min{p, Gini}; ⟨λ⁽¹⁾⟩ n-shaped over training, from about 1/C",
-    minutes=2,
+    minutes=3,
 )
 def impurity(scale: Scale) -> Experiment:
     """⟨λ⁽¹⁾⟩ over full-batch training of 6CNN and one example between its bounds; C Fig 1, Thm 4.1, 5.3 item 6."""

@@ -154,7 +154,7 @@ variant(
     "C-F35",
     "with the squared error the sharpness is the Jacobian norm",
     finding="‖H‖ proportional to ‖⟨J⟩‖², and not below it",
-    minutes=4,
+    minutes=2,
 )
 def squared_error(scale: Scale) -> Experiment:
     """‖H‖ and ‖⟨J⟩‖² with half the squared error, where M = I; C Fig 35, App P, T10, 5.3 item 1."""

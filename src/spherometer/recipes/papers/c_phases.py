@@ -60,7 +60,7 @@ def usual_runs(scale: Scale) -> list[Run]:
     "C-F4",
     "the Jacobian norm has three phases",
     finding="rise, active regularisation while ⟨λ⁽¹⁾⟩ is large, growth after ⟨λ⁽¹⁾⟩ < 0.25",
-    minutes=4,
+    minutes=3,
 )
 def phases(scale: Scale, *, inverse: bool = False) -> Experiment:
     """‖⟨J⟩‖², ‖H‖ and ⟨λ⁽¹⁾⟩ over SGD; with 1/⟨λ⁽¹⁾⟩ in C Fig 28. C Fig 4, 5.3 item 6."""
@@ -198,7 +198,7 @@ variant(
     "C-F5",
     "larger steps and smaller batches: flatter, smaller Jacobian",
     finding="larger lr or smaller B: lower sharpness plateau and lower ‖⟨J⟩‖² at the end of the ARP",
-    minutes=10,
+    minutes=15,
 )
 def steps_and_batches(scale: Scale) -> Experiment:
     """C-F4 for three learning rates and for three batch sizes, smoothed; C Fig 5, 5.3 item 6."""

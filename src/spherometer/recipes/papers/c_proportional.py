@@ -36,7 +36,7 @@ from spherometer.recipes.results import Curve, Results, Run
     "C-F15",
     "the sharpness follows impurity times Jacobian to the edge of stability",
     finding="‖H‖ proportional to ⟨λ⁽¹⁾⟩‖⟨J⟩1̂‖²; it rises to 2/η and hovers",
-    minutes=5,
+    minutes=7,
 )
 def proportional(
     scale: Scale,

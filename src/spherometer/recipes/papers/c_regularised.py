@@ -27,7 +27,7 @@ REGULARISED: Any = partial(plateau, name=ONES, squared=True)
     "C-F22",
     "larger steps regularise the Jacobian",
     finding="larger learning rate, smaller ‖⟨J⟩1̂‖² in the active regularisation period",
-    minutes=5,
+    minutes=7,
 )
 def regularised(
     scale: Scale,

@@ -22,7 +22,7 @@ SHADES = 5  # pieces of the path with a colour of their own
     "C-F3",
     "the path of the weights begins to oscillate",
     finding="UMAP of θ_t: oscillation after about 100 steps",
-    minutes=2,
+    minutes=3,
 )
 def trajectory(scale: Scale, *, all_networks: bool = False) -> Experiment:
     """The first 500 steps of C-F1's runs in two dimensions and a part of them; C Fig 3, App J, L30; C Fig 27."""
@@ -135,6 +135,6 @@ variant(
     trajectory,
     "paths of the weights oscillate, but not on an easy task",
     finding="oscillation for 6CNN and VGG, absent for MNIST",
-    minutes=5,
+    minutes=6,
     all_networks=True,
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from spherometer.figures.panels import Line, Panel, Panels, over_seeds
 from spherometer.recipes.claims import Claim
-from spherometer.recipes.ends import over_label
+from spherometer.recipes.ends import mean_line, over_label
 from spherometer.recipes.margins import levels_of
 from spherometer.recipes.papers.c_explicit import POINTS
 from spherometer.recipes.papers.c_methods import (
@@ -43,7 +43,7 @@ def data_sets(scale: Scale) -> tuple[str, ...]:
     "C-F6",
     "EJR removes the overfitting after the learning rate has dropped",
     finding="after a decay the test loss of SGD rises again, that of EJR does not",
-    minutes=4,
+    minutes=2,
 )
 def after_the_decay(scale: Scale) -> Experiment:
     """Test accuracy and loss over the steps of Setting 2, SGD and efficient EJR; C Fig 6 (caption: C-e9)."""
@@ -116,7 +116,7 @@ def _curves(
     "C-F29",
     "EJR is better in half the epochs",
     finding="Setting 3: EJR after 200 epochs above SGD after 400",
-    minutes=4,
+    minutes=1,
 )
 def half_the_epochs(scale: Scale) -> Experiment:
     """Test curves of Setting 3 (cosine), EJR 200 against SGD 400 epochs, on a doubled axis; C Fig 29."""
@@ -183,14 +183,14 @@ def _labels(rho: float, mu: float) -> dict[str, Any]:
 
 
 def _second_figure(results: Results) -> Panels:
-    base = float(percent(results, method="SGD").mean())
+    base = mean_line("SGD", percent(results, method="SGD"))
     panels = [
         Panel(
             f"ρ = {rho:g} (the paper's)",
             "μ",
             "test accuracy, %",
             [over_label(results, percents, "mu", "EJR.v2", method="EJR.v2", rho=rho)],
-            lines=[Line("SGD", y=base)],
+            lines=base,
             x_names=[f"{mu:g}" for mu in levels_of(results, "mu", method="EJR.v2", rho=rho)],
         )
         for rho in levels_of(results, "rho", method="EJR.v2")

@@ -28,7 +28,7 @@ PAPER = {  # SGD, Adam
     "D-F6",
     "Adam finds sharper solutions that generalise better",
     finding="Adam with averaged iterates: λ₁ 30 to 40 times as large, larger weights, better validation accuracy",
-    minutes=3,
+    minutes=5,
 )
 def optimisers(scale: Scale, *, data: str = "cifar100", source: str = "D-F6") -> Experiment:
     """VGG-16 with batch norm, by SGD with momentum and by Gadam; batch norm in training mode; L26."""

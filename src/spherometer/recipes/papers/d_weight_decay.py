@@ -24,7 +24,7 @@ MEASURED = ("sharpness", "hessian_trace", "mean_squared_eigenvalue", "weight_nor
     "D-F1",
     "the sharper solution generalises better: softmax regression",
     finding="more L2 regularisation gives a larger λ₁ and a better validation accuracy",
-    minutes=3,
+    minutes=9,
 )
 def weight_decay(scale: Scale, *, network: str = "softmax-regression", source: str = "D-F1") -> Experiment:
     """SGD with momentum and three strengths of L2; the Hessian is that of the unregularised loss; 5.3 item 4."""
@@ -58,7 +58,7 @@ def weight_decay(scale: Scale, *, network: str = "softmax-regression", source: s
     "D-F8",
     "with batch norm in eval mode the regularised network is far sharper",
     finding="λ₁ about 1000 times and Tr(H²)/P about 5·10⁶ times as large when regularised (D-e13, D-e16)",
-    minutes=3,
+    minutes=10,
 )
 def eval_mode(scale: Scale) -> Experiment:
     """The runs of D-F5 with and without L2, measured with running statistics and with those of the batch; gap G18."""
@@ -202,12 +202,12 @@ def _departures(scale: Scale, wanted: Network) -> list[str]:
     return [wanted.stand_in, f"learning rate {rate:g}, {epochs} epochs", *chosen, f"measured on {num} training samples"]
 
 
-for number, (network, words, finding) in enumerate(
+for number, (network, words, minutes, finding) in enumerate(
     [
-        ("mlp-10-100", "a perceptron", "λ₁ rises with L2; the smallest gap goes with the largest λ₁"),
-        ("all-cnn-c", "All-CNN-C", "the most L2 has the largest λ₁ and the smallest gap"),
-        ("preresnet164", "PreResNet-164", "λ₁ and test accuracy rise with L2; λ₁ exceeds 2/α of the first rate"),
-        ("wrn-28-10-bias", "WRN-28x10", "λ₁ and validation accuracy rise with L2, batch norm in training mode"),
+        ("mlp-10-100", "a perceptron", 9, "λ₁ rises with L2; the smallest gap goes with the largest λ₁"),
+        ("all-cnn-c", "All-CNN-C", 6, "the most L2 has the largest λ₁ and the smallest gap"),
+        ("preresnet164", "PreResNet-164", 10, "λ₁ and test accuracy rise with L2; λ₁ exceeds 2/α of the first rate"),
+        ("wrn-28-10-bias", "WRN-28x10", 10, "λ₁ and validation accuracy rise with L2, batch norm in training mode"),
     ],
     start=2,
 ):
@@ -216,6 +216,7 @@ for number, (network, words, finding) in enumerate(
         weight_decay,
         f"the sharper solution generalises better: {words}",
         finding=finding,
+        minutes=minutes,
         network=network,
         source=f"D-F{number}",
     )

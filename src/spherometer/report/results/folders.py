@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from spherometer.figures.panels import Panels
 from spherometer.recipes.recipe import place
-from spherometer.recipes.result import RecipeResult
+from spherometer.recipes.result import RecipeResult, read_json
 
 
 @dataclass(frozen=True)
@@ -33,13 +31,13 @@ def read_results(folder: Path) -> tuple[list[Done], list[str]]:
     troubles: list[str] = []
     for path in sorted(path for path in shelf.iterdir() if path.is_dir()):
         try:
-            result = RecipeResult.from_dict(_content(path / "result.json"))
+            result = RecipeResult.read(path / "result.json")
         except ValueError as error:
             troubles.append(f"{path.name}: {error}")
             continue
         figure = None
         try:
-            figure = Panels.from_dict(_content(path / "figure.json"))
+            figure = Panels.from_dict(read_json(path / "figure.json"))
         except ValueError as error:
             troubles.append(f"{path.name}: {error}; the rest of it is shown")
         done.append(Done(result, figure))
@@ -47,14 +45,3 @@ def read_results(folder: Path) -> tuple[list[Done], list[str]]:
         reason = f": {troubles[0]}" if troubles else ""
         raise ValueError(f"{folder}: no result to show{reason}")
     return sorted(done, key=lambda one: (place(one.result.id), one.result.scale)), troubles
-
-
-def _content(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"no {path.name}: it is not finished") from None
-    except OSError as error:
-        raise ValueError(f"{path.name} cannot be read: {error.strerror or error}") from None
-    except ValueError:
-        raise ValueError(f"{path.name} is not JSON: half-written, or damaged") from None
