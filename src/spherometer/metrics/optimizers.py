@@ -63,6 +63,20 @@ def preconditioner(problem: Problem, optimizer: Optimizer) -> Tensor:
     return torch.cat(parts).detach().to(problem.device, problem.precision)
 
 
+def moved_names(problem: Problem, optimizer: Optimizer) -> tuple[str, ...]:
+    """Names of the chosen parameters that the optimiser moves: those it holds, and has stepped if it remembers steps.
+
+    To all others it gives a learning rate of 0: `problem.select(moved_names(problem, optimizer))` is what it sees.
+    """
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    parameters = {name: problem.model.get_parameter(name) for name in problem.names}
+    return tuple(
+        name
+        for name, parameter in parameters.items()
+        if id(parameter) in held and (isinstance(optimizer, SGD) or _has_stepped(optimizer.state.get(parameter, {})))
+    )
+
+
 def preconditioned_sharpness(
     problem: Problem, optimizer: Optimizer, *, rtol: float = 1e-3, start: Tensor | None = None, seed: int = 0
 ) -> Estimate:
@@ -90,12 +104,17 @@ class _Entry:
 
     def recall(self, key: str) -> Tensor:
         """An entry of the optimiser's memory, which begins with its first step."""
-        if key not in self.state or float(self.state.get("step", 1)) == 0:
+        if key not in self.state or not _has_stepped(self.state):
             raise ValueError(
                 f"the optimizer has taken no step for {self.name!r}, so it has no preconditioner yet: "
                 "take a step first, or leave the parameter out with Problem(..., parameters=...)"
             )
         return torch.as_tensor(self.state[key]).detach()
+
+
+def _has_stepped(state: dict[str, Any]) -> bool:
+    """Adagrad's memory is there before its first step, others' is not."""
+    return bool(state) and float(state.get("step", 1)) > 0
 
 
 def _checked_groups(optimizer: Optimizer) -> list[dict[str, Any]]:

@@ -10,11 +10,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import spherometer as sm
 from spherometer.estimators import following
 from spherometer.metrics.registry import _REGISTRY, Metric
 from spherometer.records import RunReader, RunWriter
+from spherometer.training import runs
 from spherometer.training.tracking import EpochEnds, Every, LogSpaced, LossJumps
 from spherometer.training.tracking.schedules import Moment, as_schedule
 from training.tracking.tracked_loops import CASES, data, model_of, train
@@ -146,6 +148,128 @@ def test_adam_is_compared_with_its_own_threshold_in_its_own_coordinates():
     assert last["stability_ratio"].value == pytest.approx(seen.value / last["stability_threshold"].value)
 
 
+def optimised(model, optimizer, steps=1):
+    """A few updates by full-batch gradients."""
+    inputs, targets = data()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+    return optimizer
+
+
+def test_adam_before_its_first_step_has_no_ratio_and_that_is_told_once(tmp_path):
+    model = model_of("plain")
+    problem, optimizer = sm.Problem(model, nn.CrossEntropyLoss(), data()), torch.optim.Adam(model.parameters())
+    with sm.Tracker(problem, every=1, run=tmp_path, on_error="raise") as tracker:
+        tracker.step(optimizer)
+        resumed = sm.Tracker(problem, every=1, on_error="raise")
+        resumed.load_state_dict(tracker.state_dict())
+        for each in (tracker, resumed):
+            each.step(optimizer)
+        tracker.step(optimised(model, optimizer))
+    assert len(tracker.series("sharpness")) == len(tracker.series("stability_threshold")) == 3
+    assert [row.step for row in tracker.series("stability_ratio")] == [3]
+    (event,) = tracker.events
+    assert (event.step, event.name) == (1, "no stability ratio")
+    assert "Adam has not yet moved any parameter" in event.text
+    assert resumed.events == []
+    assert len(RunReader(tmp_path).events()) == 1
+
+
+def test_a_training_from_settings_by_adam_is_tracked(tmp_path):
+    settings = {
+        "data": {"num": 60, "num_test": 30},
+        "model": {"model": "digits-linear"},
+        "method": {"base": "adam", "learning_rate": 0.001},
+        "loop": {"steps": 3},
+        "measurement": {"track": ["sharpness"], "track_every": 1},
+    }
+    runs.perform(settings, tmp_path / "run")
+    reader = RunReader(tmp_path / "run")
+    assert reader.state == "done"
+    steps = {name: [row[1] for row in reader.rows() if row[2] == name] for name in ("sharpness", "stability_ratio")}
+    assert steps == {"sharpness": [0, 1, 2, 3], "stability_ratio": [1, 2, 3]}
+
+
+class Unused(nn.Module):
+    """A network with a layer that nobody calls, as the pooler of a language model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network, self.pooler = model_of("plain"), nn.Linear(8, 8)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.network(inputs)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.Adagrad, torch.optim.RMSprop])
+def test_a_parameter_without_gradient_is_none_that_the_optimiser_moves(kind):
+    torch.manual_seed(0)
+    model = Unused()
+    problem = sm.Problem(model, nn.CrossEntropyLoss(), data(), dtype=torch.float64)
+    optimizer = optimised(model, kind(model.parameters(), lr=0.01), steps=5)
+    tracker = sm.Tracker(problem, on_error="raise")
+    tracker.step(optimizer)
+    seen = tracker.series("preconditioned_sharpness")[-1]
+    fresh = sm.preconditioned_sharpness(problem.select("network"), optimizer, rtol=1e-4)
+    assert abs(seen.value - float(fresh.value)) <= seen.error + float(fresh.error)
+    assert f"{problem.num_parameters - 72} of {problem.num_parameters} weights" in seen.note
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_the_ratio_is_that_of_the_parameters_the_optimiser_holds(kind):
+    torch.manual_seed(0)
+    model = model_of("plain")
+    problem = sm.Problem(model, nn.CrossEntropyLoss(), data(), dtype=torch.float64)
+    tracker = sm.Tracker(problem, every=1, on_error="raise")
+    optimizer = optimised(model, kind(model[2].parameters(), lr=0.1))
+    tracker.step(optimizer)
+    everything = optimised(model, kind(model.parameters(), lr=0.1))
+    for now, seen in ((optimizer, problem.select("2")), (everything, problem)):
+        tracker.step(now)
+        ratio = tracker.series("stability_ratio")[-1]
+        fresh = sm.preconditioned_sharpness(seen, now, rtol=1e-4)
+        threshold = sm.stability_threshold_of(now)
+        assert abs(ratio.value * threshold - float(fresh.value)) <= ratio.error * threshold + float(fresh.error)
+    whole = sm.measure(problem, "sharpness")["sharpness"].estimate
+    assert tracker.series("sharpness")[-1].value == pytest.approx(float(whole), rel=0.02)  # that is of all of them
+
+
+def test_the_optimiser_is_read_on_the_data_of_the_sharpness():
+    torch.manual_seed(0)
+    model = model_of("plain")
+    problem = sm.Problem(model, nn.CrossEntropyLoss(), data(), dtype=torch.float64)
+    probes = [sm.Probe("impurity", every=1, samples=3), sm.Probe("sharpness:rtol=0.001", every=1)]
+    tracker = sm.Tracker(problem, probes, batch_size=8, on_error="raise")
+    optimizer = optimised(model, torch.optim.Adam(model.parameters(), lr=0.01), steps=3)
+    tracker.step(optimizer)
+    last = {row.name: row for row in tracker.rows}
+    fresh = sm.preconditioned_sharpness(problem, optimizer, rtol=1e-4)
+    seen = last["preconditioned_sharpness"]
+    assert abs(seen.value - float(fresh.value)) <= seen.error + float(fresh.error)
+    ratio = float(sm.measure(problem, "gradient_ratio:batch_size=8")["gradient_ratio:batch_size=8"])
+    assert last["batch_threshold"].value == pytest.approx(2 / 0.01 * ratio, rel=0.05)
+
+
+def test_a_named_probe_has_rows_and_nothing_else():
+    _, tracker = train("plain", {"metrics": [sm.Probe("sharpness", every=1, name="own")]})
+    assert {row.name for row in tracker.rows} == {"own/sharpness", "tracking_overhead", "training_loss"}
+
+
+def test_a_failing_reading_loses_no_sharpness(monkeypatch):
+    def broken(*_):
+        raise FloatingPointError("the optimiser is on fire")
+
+    monkeypatch.setattr("spherometer.training.tracking.stability.learning_rate", broken)
+    model = model_of("plain")
+    tracker = sm.Tracker(sm.Problem(model, nn.CrossEntropyLoss(), data()), every=1)
+    with pytest.warns(RuntimeWarning, match="optimiser is on fire"):
+        tracker.step(torch.optim.SGD(model.parameters(), lr=0.1))
+    assert len(tracker.series("sharpness")) == 1
+    assert [event.name for event in tracker.events] == ["failed: sharpness"]
+
+
 def test_an_optimiser_without_a_known_threshold_gives_no_ratio():
     model = model_of("plain")
     problem = sm.Problem(model, nn.CrossEntropyLoss(), data())
@@ -185,6 +309,7 @@ def test_schedules():
         (lambda p: sm.Tracker(p, budget=0), "budget above 0"),
         (lambda p: sm.Tracker(p, on_error="ignore"), "on_error"),
         (lambda p: sm.Tracker(p, sinks=[3]), "expected sinks with log"),
+        (lambda p: sm.Tracker(p, "loss", batch_size=8), "expected a sharpness in a probe without a name"),
         (lambda p: sm.Probe("sharpness", samples=0), "samples of at least 1"),
         (lambda p: sm.Probe("sharpness", samples=2, data=()), "either samples or data"),
     ],
@@ -219,6 +344,28 @@ def test_probes_have_schedules_and_data_of_their_own():
     assert tracker.series("held out/loss")[-1].value == pytest.approx(float(held), rel=1e-5)
 
 
+def test_samples_of_a_probe_come_from_as_many_batches_as_it_takes():
+    inputs, targets = data()
+    loader = DataLoader(TensorDataset(inputs, targets), batch_size=10)
+    model = model_of("plain")
+    problem = sm.Problem(model, nn.CrossEntropyLoss(), loader)
+    asked = {"few": 4, "even": 20, "odd": 27, "all": 200}
+    tracker = sm.Tracker(problem, [sm.Probe("loss", samples=num, name=name) for name, num in asked.items()])
+    tracker.step()
+    for name, num in asked.items():
+        with torch.no_grad():
+            truth = nn.functional.cross_entropy(model(inputs[:num]), targets[:num])
+        assert tracker.series(f"{name}/loss")[-1].value == pytest.approx(float(truth), rel=1e-5)
+    ragged = sm.Problem(
+        model,
+        nn.CrossEntropyLoss(),
+        [{"x": inputs, "y": targets, "scale": torch.tensor(1.0)}],
+        forward=lambda model, batch: (model(batch["x"]), batch["y"]),
+    )
+    with pytest.raises(ValueError, match="samples can be counted"):
+        sm.Tracker(ragged, [sm.Probe("loss", samples=3)])
+
+
 @pytest.fixture
 def broken_metric():
     def broken(bench):
@@ -241,6 +388,15 @@ def test_a_failing_probe_is_recorded_and_training_goes_on(tmp_path, broken_metri
     events = RunReader(tmp_path).events()
     assert [(event["step"], event["name"]) for event in events] == [(1, "failed: broken"), (2, "failed: broken")]
     assert "FloatingPointError: the bench is on fire" in events[0]["text"]
+
+
+def test_failures_of_two_named_probes_are_two_events(tmp_path, broken_metric):
+    problem = sm.Problem(model_of("plain"), nn.CrossEntropyLoss(), data())
+    probes = [sm.Probe("broken", name=name) for name in "ab"]
+    with sm.Tracker(problem, probes, run=tmp_path) as tracker, pytest.warns(RuntimeWarning, match="on fire"):
+        tracker.step()
+    assert [event.name for event in tracker.events] == ["failed: a/broken", "failed: b/broken"]
+    assert [event["name"] for event in RunReader(tmp_path).events()] == ["failed: a/broken", "failed: b/broken"]
 
 
 def test_a_failing_probe_stops_the_training_if_asked_to_and_is_recorded(tmp_path, broken_metric):
@@ -396,6 +552,25 @@ def test_a_full_disk_does_not_stop_the_training(tmp_path):
         connection.execute("PRAGMA max_page_count = 1000000")
     assert len(tracker.series("loss")) == 300
     assert sm.read_runs(tmp_path, names=["loss"]).height == 300
+
+
+def test_a_full_disk_under_somebody_elses_writer_does_not_stop_the_training(tmp_path):
+    def go(tracker):
+        for _ in range(300):
+            tracker.step(loss=1.0)
+
+    problem = sm.Problem(model_of("plain"), nn.CrossEntropyLoss(), data())
+    with RunWriter(tmp_path) as writer:  # raises
+        tracker, connection = sm.Tracker(problem, "loss", every=1, run=writer), writer._connection
+        connection.execute(f"PRAGMA max_page_count = {connection.execute('PRAGMA page_count').fetchone()[0]}")
+        with pytest.warns(RuntimeWarning, match="the disk is full"):
+            go(tracker)
+        strict = sm.Tracker(problem, "loss", every=1, run=writer, on_error="raise")
+        with pytest.raises(OSError, match="the disk is full"):
+            go(strict)
+        connection.execute("PRAGMA max_page_count = 1000000")
+    assert len(tracker.series("loss")) == 300
+    assert any("the disk is full" in event.text for event in tracker.events)
 
 
 def test_a_loss_with_history_is_taken_without_a_warning():

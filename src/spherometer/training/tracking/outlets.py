@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, Protocol
 
-from spherometer.records import Event, Row, RunWriter
+from spherometer.records import Event, RecordError, Row, RunWriter
 from spherometer.records.schema import rows_of
 from spherometer.training.tracking.live_page import LivePage
 
@@ -78,6 +79,13 @@ class Outlets:
                 numbers |= {f"{name}/error": row.error} if row.error else {}
             for log in self._sinks:
                 log(dict(numbers), step)
+
+    def tell(self, event: Event) -> None:
+        """A failure: in memory for sure, on disk unless that is what fails."""
+        self.events.append(event)
+        if self.run is not None and not self.run.closed:
+            with suppress(RecordError):
+                self.run.write(event.step, events=[event])
 
     def close(self, error: BaseException | None) -> None:
         """End a run folder that was opened here."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from spherometer.estimators import Nearby
 from spherometer.metrics.measure import Requests, bench_for, measured_on
 from spherometer.metrics.registry import parse
 from spherometer.problems import Problem
+from spherometer.problems.batches import num_samples, replay, take
 from spherometer.problems.modes import BatchNorm
 from spherometer.training.tracking.schedules import Schedule, as_schedule
 from spherometer.values import Estimate
@@ -22,10 +23,11 @@ class Probe:
     Args:
         metrics: name or names of the catalogue, with options as "name:option=value".
         every: a number of steps, a Schedule, or "log", "epoch", "jump".
-        samples: measure on the first so many samples of the problem's first batch.
+        samples: measure on the first so many samples of the problem, over as many of its batches as that takes.
         data: measure on other data than the problem's.
         batchnorm: "eval" or "train", where another mode than the problem's is wanted.
-        name: put before the names of the rows, to tell two probes of one metric apart.
+        name: put before the names of the rows, to tell two probes of one metric apart. Thresholds and events are read
+            off probes without a name.
 
     Example:
         >>> Probe(["sharpness", "impurity"], every=10, samples=500)
@@ -72,12 +74,17 @@ class LiveProbe:
         if not requests:
             raise ValueError("expected at least one metric in a probe, got none: `metrics()` lists them")
         if probe.samples is not None:
-            problem = problem.sample(probe.samples)
+            problem = problem.restricted(list(_first(problem.batches, probe.samples)))
         elif probe.data is not None:
             problem = problem.restricted(probe.data)
         if probe.batchnorm is not None:
             problem = replace(problem, batchnorm=probe.batchnorm)
         return cls(problem, requests, as_schedule(probe.every), f"{probe.name}/" if probe.name else "")
+
+    @property
+    def names(self) -> list[str]:
+        """Of its rows."""
+        return [f"{self.prefix}{name}" for name in self.requests]
 
     def measure(self, seed: int) -> tuple[dict[str, Estimate], dict[str, float]]:
         """Estimates by name, and how far each top eigenvector is the old one: |v'v_old|."""
@@ -90,3 +97,15 @@ class LiveProbe:
         }
         self.starts = bench.nearby
         return {f"{self.prefix}{name}": estimate for name, estimate in found.items()}, overlaps
+
+
+def _first(batches: Iterable[Any], num: int) -> Iterator[Any]:
+    """Batches of the first `num` samples, the last one cut; all where there are fewer."""
+    for batch in replay(batches):
+        size = num_samples(batch)
+        if size is None:
+            raise ValueError("expected batches whose samples can be counted, with samples=: cut the data by data=")
+        yield take(batch, 0, min(num, size))
+        num -= size
+        if num <= 0:
+            return

@@ -78,8 +78,11 @@ class Tracker:
         if on_error not in get_args(Trouble):
             raise ValueError(f"expected on_error='raise' or 'warn', got {on_error!r}")
         self.problem, self.seed, self.on_error = problem, seed, on_error
-        self._probes = _ready(metrics, every, problem, rtol, batch_size)
-        self._stability = StabilityReading(self._probes[0].problem, rtol)
+        self._probes = _ready(metrics, every, problem, rtol)
+        self._voices = _voices(self._probes)
+        self._batch_ratio = None if batch_size is None else self._request_ratio(batch_size)
+        judged = self._voices["sharpness"][0].problem if "sharpness" in self._voices else problem
+        self._stability, self._no_ratio = StabilityReading(judged, rtol), ""
         self._trajectory = None if trajectory is None else as_schedule(trajectory)
         self._sketch: Sketch | None = None
         self._clock, self._watch = Clock(budget), Watch()
@@ -132,15 +135,15 @@ class Tracker:
         self.number = self.number + 1 if step is None else step
         self._optimizer = optimizer
         value = float(loss.detach() if isinstance(loss, Tensor) else loss) if loss is not None else None
-        usual, happened = self._watch.usual_loss, []
+        usual = self._watch.usual_loss
         if value is not None:
-            happened = list(self._watch.see_loss(self.number, value))
-        self._attend(Moment(self.number, not self._entered, False, value, usual), began, happened)
+            self._watch.see_loss(self.number, value)
+        self._attend(Moment(self.number, not self._entered, False, value, usual), began)
         self._entered = True
 
     def end_epoch(self) -> None:
         """Call at the end of each epoch, for probes that wait for it."""
-        self._attend(Moment(self.number, epoch_ended=True), time.perf_counter(), [])
+        self._attend(Moment(self.number, epoch_ended=True), time.perf_counter())
 
     def close(self, error: BaseException | None = None) -> None:
         """End the run folder, if this tracker opened one."""
@@ -160,7 +163,7 @@ class Tracker:
             "number": self.number,
             "entered": self._entered,
             "probes": [{"starts": _plain(probe.starts), "seconds": probe.seconds} for probe in self._probes],
-            "stability": _plain(self._stability.starts),
+            "stability": {"starts": _plain(self._stability.starts), "no_ratio": self._no_ratio},
             "watch": self._watch.state_dict(),
         }
 
@@ -171,49 +174,68 @@ class Tracker:
         self.number, self._entered = state["number"], state["entered"]
         for probe, known in zip(self._probes, state["probes"], strict=True):
             probe.starts, probe.seconds = _restored(known["starts"]), known["seconds"]
-        self._stability.starts = _restored(state["stability"])
+        self._stability.starts = _restored(state["stability"]["starts"])
+        self._no_ratio = state["stability"]["no_ratio"]
         self._watch.load_state_dict(state["watch"])
 
-    def _attend(self, moment: Moment, began: float, happened: list[Event]) -> None:
+    def _attend(self, moment: Moment, began: float) -> None:
         """Line up the probes that are due, and measure as long as the budget lasts."""
         try:
             for probe in self._probes:
                 if probe.schedule.due(moment) and probe not in self._queue:
                     self._queue.append(probe)
-            if happened:
-                self._outlets.write(moment.step, {}, happened)
             if self._trajectory is not None and self._trajectory.due(moment):
                 self._guarded("trajectory", self._keep_weights)
             while self._queue and self._clock.affords(self._queue[0].seconds, began):
                 probe = self._queue.pop(0)
-                self._guarded(", ".join(probe.requests), partial(self._measure, probe, moment, began))
+                self._guarded(", ".join(probe.names), partial(self._measure, probe, moment, began))
         finally:
             self._clock.leave(began)
 
     def _measure(self, probe: LiveProbe, moment: Moment, began: float) -> None:
         entered, step, seed = time.perf_counter(), self.number, self.seed + self.number
+        happened: list[Event] = []
         with differentiating():
             found, overlaps = probe.measure(seed)
-            by_metric = {metric.name: found[f"{probe.prefix}{name}"] for name, (metric, _) in probe.requests.items()}
-            happened = [] if probe.prefix else list(self._read(by_metric, overlaps, found, seed))
-        values: dict[str, Any] = {**found, "tracking_overhead": self._clock.overhead(began)}
-        if moment.loss is not None:
-            values["training_loss"] = moment.loss
-        self._outlets.write(step, values, happened)
+        try:
+            with differentiating():
+                happened.extend(self._read(probe, found, overlaps, seed))
+        finally:  # what was measured is kept, whatever becomes of its reading
+            values: dict[str, Any] = {**found, "tracking_overhead": self._clock.overhead(began)}
+            values |= {} if moment.loss is None else {"training_loss": moment.loss}
+            self._outlets.write(step, values, happened)
         probe.seconds = time.perf_counter() - entered
 
     def _read(
-        self, by_metric: dict[str, Estimate], overlaps: dict[str, float], found: dict[str, Estimate], seed: int
+        self, probe: LiveProbe, found: dict[str, Estimate], overlaps: dict[str, float], seed: int
     ) -> Iterable[Event]:
-        """Add what the optimiser says to what was found, and tell what happened."""
-        ratio = None
-        if isinstance(self._optimizer, Optimizer) and "sharpness" in by_metric:
-            found |= self._stability.read(self._optimizer, by_metric, by_metric.get("gradient_ratio"), seed)
-            ratio = found.get("stability_ratio")
-        yield from self._watch.see(self.number, by_metric, ratio)
+        """Tell what happened, and add to what was found what the optimiser says."""
+        if probe.prefix:
+            return
+        heard = {metric: found[name] for metric, (owner, name) in self._voices.items() if owner is probe}
+        yield from self._watch.see(self.number, heard)
         for which, overlap in overlaps.items():
             found[f"eigenvector_overlap: {which}"] = Estimate(overlap)
             yield from self._watch.see_overlap(self.number, which, overlap)
+        if isinstance(self._optimizer, Optimizer) and "sharpness" in heard:
+            ratio = None if self._batch_ratio is None else found[self._batch_ratio]
+            rows, reason = self._stability.read(self._optimizer, heard["sharpness"], ratio, seed)
+            found |= rows
+            if reason and reason != self._no_ratio:
+                self._no_ratio = reason
+                yield Event(self.number, "no stability ratio", reason)
+            if "stability_ratio" in rows:
+                yield from self._watch.edge.see(self.number, rows["stability_ratio"])
+
+    def _request_ratio(self, batch_size: int) -> str:
+        """Measure ρ_B beside the sharpness, whose threshold it makes."""
+        if "sharpness" not in self._voices:
+            raise ValueError("expected a sharpness in a probe without a name, for batch_size= to give it a threshold")
+        request = f"gradient_ratio:batch_size={batch_size}"
+        probe = self._voices["sharpness"][0]
+        probe.requests = {**probe.requests, request: parse(request)}
+        _refuse_twice(self._probes)
+        return request
 
     def _keep_weights(self) -> None:
         self._sketch = self._sketch or Sketch(self.problem, seed=self.seed)
@@ -226,9 +248,7 @@ class Tracker:
             work()
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
-            self._outlets.events.append(event := Event(self.number, f"failed: {what}", text))
-            if self._outlets.run is not None and not self._outlets.run.closed:
-                self._outlets.run.write(self.number, events=[event])
+            self._outlets.tell(Event(self.number, f"failed: {what}", text))
             if self.on_error == "raise":
                 raise
             warnings.warn(f"tracking {what} failed at step {self.number}: {text}", RuntimeWarning, stacklevel=5)
@@ -239,7 +259,6 @@ def _ready(
     every: Schedule | int | str,
     problem: Problem,
     rtol: float,
-    batch_size: int | None,
 ) -> list[LiveProbe]:
     """Probes at work; plain names share one, and no two may write the same rows."""
     asked = [metrics] if isinstance(metrics, str) else list(metrics)
@@ -248,14 +267,21 @@ def _ready(
     if not probes or len(names) + len(probes) - bool(names) != len(asked):
         raise ValueError(f"expected names of metrics and Probes, got {asked!r}")
     live = [LiveProbe.of(probe, problem, rtol) for probe in probes]
-    if batch_size is not None:
-        request = f"gradient_ratio:batch_size={batch_size}"
-        live[0].requests = {**live[0].requests, request: parse(request)}
-    written = [f"{probe.prefix}{name}" for probe in live for name in probe.requests]
+    _refuse_twice(live)
+    return live
+
+
+def _refuse_twice(probes: Sequence[LiveProbe]) -> None:
+    written = [name for probe in probes for name in probe.names]
     twice = sorted({name for name in written if written.count(name) > 1})
     if twice:
         raise ValueError(f"expected each quantity once, got {', '.join(twice)} twice: give one probe a name")
-    return live
+
+
+def _voices(probes: Sequence[LiveProbe]) -> dict[str, tuple[LiveProbe, str]]:
+    """For each metric the first probe without a name that measures it, and the row: what events and thresholds see."""
+    asked = [(m.name, (probe, name)) for probe in probes if not probe.prefix for name, (m, _) in probe.requests.items()]
+    return dict(reversed(asked))
 
 
 def _plain(starts: Mapping[str, Nearby]) -> dict[str, dict[str, Any]]:

@@ -22,20 +22,18 @@ class Watch:
         self.catapult, self.regularisation = Catapult(), ActiveRegularisation()
         self.usual_loss: float | None = None
 
-    def see_loss(self, step: int, loss: float) -> Iterator[Event]:
+    def see_loss(self, step: int, loss: float) -> None:
         """Each step's training loss."""
         if loss - loss == 0:  # finite
             usual = loss if self.usual_loss is None else self.usual_loss
             self.usual_loss = usual + SMOOTHING * (loss - usual)
-        yield from self.catapult.see_loss(step, loss)
+        self.catapult.see_loss(step, loss)
 
-    def see(self, step: int, by_metric: Mapping[str, Estimate], ratio: Estimate | None) -> Iterator[Event]:
+    def see(self, step: int, by_metric: Mapping[str, Estimate]) -> Iterator[Event]:
         """What one moment's measurements say, by the metrics' own names."""
         if "sharpness" in by_metric:
             yield from self.sharpening.see(step, by_metric["sharpness"])
-            self.catapult.see_sharpness(float(by_metric["sharpness"]))
-        if ratio is not None:
-            yield from self.edge.see(step, ratio)
+            yield from self.catapult.see_sharpness(step, float(by_metric["sharpness"]))
         if "impurity" in by_metric:
             yield from self.regularisation.see(step, float(by_metric["impurity"]))
 
