@@ -134,7 +134,8 @@ def _native_batch_norm(
     result = _batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
     if not training:
         return result, input.new_empty(0), input.new_empty(0)
-    return result, *(part.flatten() for part in _moments(input, [0, *range(2, input.dim())], eps))
+    mean, inverse = _moments(input, [0, *range(2, input.dim())], eps)
+    return result, mean.flatten(), inverse.flatten()
 
 
 def _native_layer_norm(
