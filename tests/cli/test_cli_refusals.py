@@ -53,7 +53,7 @@ LINEAR = ("measure", "digits-linear", "--num", 20, "--threads", 1)
         (["measure", "os:getcwd"], "expected a torch.nn.Module as result, got str"),
         (
             ["measure", "digits-mlp", "--data-groups", "1", "--num", "5", "--metrics", "loss"],
-            "expected data_groups from 2",
+            "expected at least 2 data_groups",
         ),
         (["metrics", "sharp"], "no metric is called 'sharp': did you mean"),
         (["demo", "--steps", "-5"], "--steps: expected a whole number of at least 1, got '-5'"),

@@ -153,6 +153,11 @@ def test_normalised_sharpness_is_the_minimum_found_by_a_general_minimiser(name):
     found = one(problem, "normalised_sharpness:steps=1000")
     assert found.source == "exact"
     assert (1 - 1e-4) * truth <= found.value <= (1 + 1e-9) * truth  # where units are dead it lies at infinity
+    dense = problem.split(twin.hessian().diagonal())
+    negative = sum(
+        int((dense[key] < 0).sum()) for key, weight in problem.split(twin.weights).items() if weight.ndim > 1
+    )
+    assert (f"{negative} H_ij are negative" in found.note) == (negative > 0)
     halved = one(problem, "normalised_sharpness:steps=1000:scale=2.0")
     assert halved.value == pytest.approx(found.value / 2)
 

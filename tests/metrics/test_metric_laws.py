@@ -2,6 +2,7 @@
 
 import copy
 import json
+from typing import get_args
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 from spherometer import HalfSquaredError, Problem
 from spherometer.metrics import measure, metrics
+from spherometer.values import Source
 
 CATALOGUE = list(metrics())
 # Of the loss alone: they take any loss and any network, where those of logits and layers ask for certain ones.
@@ -159,6 +161,10 @@ def test_a_measurement_is_plain_data(name):
     values = read["value"] if isinstance(read["value"], list) else [read["value"]]
     assert not read["labels"] or len(read["labels"]) == len(values)
     assert read["kind"] in ("bound", "standard error")
+    assert read["source"] in get_args(Source)
+    chosen = metrics()[name]
+    assert (read["paper"], read["formula"]) == (chosen.source, chosen.formula)
+    assert set(read["options"]) == set(chosen.options)
     assert isinstance(read["error"], list) or read["error"] == "inf" or read["error"] >= 0
 
 

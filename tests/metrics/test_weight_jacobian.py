@@ -389,3 +389,44 @@ def test_outputs_of_other_shapes_are_refused():
     data = (torch.randn(2, 4, 3), torch.randint(3, (2, 3)))
     with pytest.raises(ValueError, match="outputs of shape"):
         measured(Problem(model, nn.CrossEntropyLoss(), data), "impurity")
+
+
+class TokenModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.inner, self.last = nn.Embedding(9, 6), nn.Linear(6, 6), nn.Linear(6, 4)
+
+    def forward(self, tokens):
+        return self.last(torch.tanh(self.inner(self.words(tokens))))
+
+
+def tokens_one_below_the_other():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model, words, targets = TokenModel().double(), torch.randint(9, (5, 7)), torch.randint(4, (5, 7))
+    return Problem(
+        model, nn.CrossEntropyLoss(), (words, targets), forward=lambda m, b: (m(b[0]).flatten(0, 1), b[1].flatten())
+    )
+
+
+def test_every_token_has_a_jacobian_of_its_own():
+    problem = tokens_one_below_the_other()
+    words = problem.data[0].flatten()
+
+    def outputs(vector):
+        return torch.func.functional_call(problem.model, problem.split(vector), (words,))
+
+    weights = torch.cat([weight.detach().flatten() for weight in problem.model.parameters()])
+    jacobians = torch.autograd.functional.jacobian(outputs, weights)
+    norms = torch.linalg.matrix_norm(jacobians, 2)
+    found = measure(problem, ["logit_jacobian_norms", "lambda_star:rtol=1e-8", "gauss_newton_norm:rtol=1e-8"])
+    truth = torch.stack([norms.mean(), norms.max(), norms.square().mean()])
+    torch.testing.assert_close(found["logit_jacobian_norms"].value, truth)
+    rebuilt = float(found["lambda_star:rtol=1e-8"].value[4]) * float(truth[2])
+    assert rebuilt == pytest.approx(float(found["gauss_newton_norm:rtol=1e-8"]), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["nmls", "layer_mls", "feature_norms"])
+def test_layers_of_flattened_tokens_are_refused(name):
+    with pytest.raises(ValueError, match=r"needs one row of outputs for each of the 2 samples, got shape \(14, 4\)"):
+        measure(tokens_one_below_the_other(), name)

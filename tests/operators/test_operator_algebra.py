@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from reference.agreement import assert_close
 from reference.cases import BY_NAME, random_block
-from spherometer import EmpiricalFisher, Fisher, GaussNewton, Hessian, Operator, Preconditioned, Problem
+from spherometer import EmpiricalFisher, Fisher, GaussNewton, Hessian, Operator, Preconditioned, Problem, eigenvalues
 
 CASE = BY_NAME["relu"]
 KINDS = [Hessian, GaussNewton, Fisher, EmpiricalFisher]
@@ -29,7 +29,22 @@ def test_sums_differences_and_scalings():
     assert_close((2.5 * H).dense(), 2.5 * dense_H)
     assert_close((H * 3).dense(), 3 * dense_H)
     assert_close((-H).dense(), -dense_H)
+    assert_close((H / 4).dense(), dense_H / 4)
     assert_close((0.5 * (H + G).shifted(1.0) - H).dense(), 0.5 * (dense_G - dense_H + torch.eye(len(dense_H))))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_difference_of_equal_matrices_is_zero_within_their_rounding(dtype):
+    """What is left of H − G where the model is linear in its weights has no eigenvalues, and is not symmetric."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model, inputs = nn.Linear(6, 3).to(dtype), torch.randn(40, 6, dtype=dtype)
+    problem = Problem(model, nn.CrossEntropyLoss(), (inputs, torch.arange(40) % 3))
+    H = Hessian(problem)
+    found = eigenvalues(H - GaussNewton(problem), which="magnitude")
+    size = float(eigenvalues(H).value[0])
+    assert found.status
+    assert abs(float(found.value[0])) <= float(found.error[0]) <= 2e2 * torch.finfo(dtype).eps * size
 
 
 def test_t15_weight_decay_shifts_the_hessian():

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from reference.agreement import assert_close
 from spherometer import EmpiricalFisher, Fisher, GaussNewton, HalfSquaredError, Hessian, Preconditioned, Problem
+from spherometer.metrics import measure
 from spherometer.operators import DerivativeError
 from spherometer.problems import NonFiniteError
 
@@ -122,6 +123,22 @@ def test_a_product_that_is_not_finite_names_the_batch():
     operator = Hessian(Problem(model, nn.CrossEntropyLoss(), batches))
     with pytest.raises(NonFiniteError, match="the product is not finite on batch 1"):
         _ = operator @ torch.ones(operator.shape[0])
+
+
+@pytest.mark.parametrize("name", ["mls", "nmls", "logit_jacobian_norms", "batch_jacobian_norm", "log_volume"])
+def test_jacobians_of_data_that_are_not_finite_name_the_batch(name):
+    bad = INPUTS.clone()
+    bad[2, 0] = torch.nan
+    problem = Problem(small(), nn.CrossEntropyLoss(), [DATA, (bad, TARGETS)])
+    with pytest.raises(NonFiniteError, match=r"is (nan|not finite) on batch 1"):
+        measure(problem, name)
+
+
+def test_a_jacobian_that_is_not_finite_names_the_batch():
+    model = nn.Sequential(nn.Linear(3, 2, bias=False), Root()).double()
+    problem = Problem(model, nn.CrossEntropyLoss(), [DATA, (torch.zeros(2, 3), TARGETS[:2])])
+    with pytest.raises(NonFiniteError, match="the Jacobian is not finite on batch 1"):
+        measure(problem, "mls")
 
 
 class RandomModel(nn.Module):

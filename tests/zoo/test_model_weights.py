@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+import spherometer as sm
 from spherometer.zoo import WeightsError, build_model, load_data, load_weights
 
 
@@ -168,6 +169,18 @@ def test_a_published_resnet20_has_its_published_loss_on_cifar10():
     with torch.no_grad():
         loss = nn.functional.cross_entropy(network(inputs), targets)
     assert abs(float(loss) - 0.00252475666) < 1e-7
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_curvature_of_a_published_resnet20_is_that_of_another_program():
+    problem = sm.Problem(checkpoint(), nn.CrossEntropyLoss(), cifar10(num=200).tensors)
+    found = sm.measure(problem, ["gradient_norm", "top_eigenvalues:num=4", "smallest_eigenvalue"])
+    gradient, top, low = found.values()
+    assert float(gradient.value) == pytest.approx(0.2447774, rel=1e-4)
+    theirs = torch.tensor([49.8137, 20.4179, 13.4023, 10.6328], dtype=torch.float64)
+    assert ((top.value - theirs).abs() <= top.error + 1e-5 * theirs).all()
+    assert abs(float(low.value) + 0.49183) <= float(low.error) + 1e-5
 
 
 @pytest.mark.slow

@@ -94,7 +94,7 @@ def estimate_of(answer: Answer, matrix: SymmetricMatrix, began: float, vectors: 
 def _check_options(num_rows: int, num: int, which: str, rtol: float, limit: int, count: int) -> None:
     if which not in get_args(Which):
         raise ValueError(f"expected which to be one of {', '.join(get_args(Which))}, got {which!r}")
-    if num < 1 or count > num_rows:
+    if num != int(num) or num < 1 or count > num_rows:
         ends = " at each end" if which == "both" else ""
         raise ValueError(
             f"expected 1 <= num{ends}, and no more eigenvalues than the {num_rows} there are, got num={num}"

@@ -14,7 +14,7 @@ from spherometer.estimators.extremes import estimate_of, searched
 from spherometer.estimators.krylov import Krylov
 from spherometer.estimators.matrices import Complement, MatrixLike, SymmetricMatrix
 from spherometer.estimators.randomness import child_stream, unit_vector
-from spherometer.estimators.search import FEW_ROWS, RISK, UNRESOLVED, Answer, Search, floor
+from spherometer.estimators.search import FEW_ROWS, RISK, UNRESOLVED, Answer, Search
 from spherometer.estimators.unseen import least_mass, surely_seen
 from spherometer.values import Estimate
 
@@ -141,7 +141,7 @@ def _with_beyond(matrix: SymmetricMatrix, known: Nearby, stream: Generator) -> N
         chain.step()
         ritz = chain.ritz()
         ceiling, newcomer = max(MARGIN * ritz.values[-1], LEAST_BEYOND * top), ritz.values[-1] + ritz.residuals[-1]
-        if surely_seen(*chain.recurrence(0), ceiling, mass=mass) or newcomer < floor(matrix, np.array([top])):
+        if surely_seen(*chain.recurrence(0), ceiling, mass=mass) or newcomer < matrix.floor(top):
             break
     else:
         ceiling = max(ceiling, top)
@@ -225,12 +225,12 @@ class _Subspace:
         known = self.nearby.rounding
         if known is None or self.nearby.calls % ROUNDED_EVERY == 0:
             known = float(self.matrix.rounding(self.seen.vectors[:1].T)[0]) / self.top
-        return max(floor(self.matrix, self.seen.values) / self.top, known)
+        return max(self.matrix.floor(np.abs(self.seen.values).max()) / self.top, known)
 
     def run(self) -> Answer | None:
         """Look at rivals and correct until the error is small enough; None if that does not lead there."""
         while self.top > 0:
-            target = max(self.rtol * self.top, 4 * floor(self.matrix, self.seen.values))
+            target = max(self.rtol * self.top, 4 * self.matrix.floor(np.abs(self.seen.values).max()))
             error, rounding = self._error(), self.rounding * self.top
             if error + rounding <= target:
                 return Answer(self.seen.values[:1].copy(), np.array([error + rounding]), "")

@@ -99,7 +99,8 @@ class Krylov:
     def ritz(self) -> Ritz:
         """Rayleigh-Ritz in the subspace: the small symmetric eigenproblem, in float64."""
         square = self._projected[: self.done, : self.done]
-        if np.abs(square - square.T).max() > 0.05 * np.abs(square).max():
+        largest = np.abs(square).max()
+        if np.abs(square - square.T).max() > 0.05 * largest + self.matrix.floor(largest):
             raise ValueError(
                 "expected a symmetric matrix, got products that are not those of one: measure A'A or (A + A')/2"
             )

@@ -49,6 +49,14 @@ class SymmetricMatrix:
         """Distance from one to the next number of the matrix' arithmetic."""
         return torch.finfo(self.dtype).eps
 
+    def floor(self, size: float) -> float:
+        """What the arithmetic makes of a matrix of this size: dot products of length n in precision ε lose some ε√n.
+
+        A difference of two large matrices is no more exact than these.
+        """
+        largest = max(size, getattr(self._operator, "terms_norm", 0.0))
+        return self.epsilon * (50 + 0.1 * self.num_rows**0.5) * largest
+
     def apply(self, columns: Tensor) -> Tensor:
         """(n, k) -> (n, k), or (n,) -> (n,); what comes back is finite, detached, of our dtype and device."""
         self.products += 1 if columns.ndim == 1 else columns.shape[1]
@@ -118,7 +126,7 @@ class Complement:
     def __init__(self, matrix: SymmetricMatrix, columns: Tensor) -> None:
         self._matrix, self._columns = matrix, torch.linalg.qr(columns).Q
         self.num_rows, self.dtype, self.device = matrix.num_rows, matrix.dtype, matrix.device
-        self.epsilon = matrix.epsilon
+        self.epsilon, self.floor = matrix.epsilon, matrix.floor
 
     def apply(self, vector: Tensor) -> Tensor:
         """The product with a vector that lies in the space itself."""

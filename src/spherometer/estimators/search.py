@@ -55,11 +55,6 @@ def error_bounds(ritz: Ritz) -> np.ndarray:
     return np.minimum(residuals, np.maximum(corrected, UNRESOLVED * residuals))
 
 
-def floor(matrix: SymmetricMatrix, values: np.ndarray) -> float:
-    """What the arithmetic makes of ‖A‖: dot products of length n in precision ε lose some ε√n."""
-    return matrix.epsilon * (50 + 0.1 * matrix.num_rows**0.5) * float(np.abs(values).max())
-
-
 class Search:
     """One run towards the wanted eigenvalues. State lives here because products are few and dear: nothing is computed
     twice.
@@ -249,11 +244,11 @@ class Search:
         return chosen[::-1] if self.which == "smallest" else chosen
 
     def _targets(self, ritz: Ritz) -> np.ndarray:
-        return np.maximum(self.rtol * np.abs(ritz.values), 4 * floor(self.matrix, ritz.values))
+        return np.maximum(self.rtol * np.abs(ritz.values), 4 * self.matrix.floor(np.abs(ritz.values).max()))
 
     def _rounding(self, ritz: Ritz, chosen: np.ndarray) -> np.ndarray:
         vectors = self.krylov.vectors(ritz.coordinates[:, chosen])
-        return np.maximum(floor(self.matrix, ritz.values), self.matrix.rounding(vectors))
+        return np.maximum(self.matrix.floor(np.abs(ritz.values).max()), self.matrix.rounding(vectors))
 
     def _answer(self, *, verified: bool) -> Answer:
         ritz = self.krylov.ritz()

@@ -66,8 +66,8 @@ def layer_log_volume(bench: Bench, *, average: str = "log", deficient: str = "sk
 
 @metric(
     symbol="log Σ dV_l",
-    formula="log Σ_l dV_{f_l}",
-    source="B Def 3.5; Q79",
+    formula="log Σ_l dV_{f_l}, dV the geometric mean over samples (average=volume: the arithmetic one of Def 3.3)",
+    source="B Def 3.5; Q79, B-e16",
     cost="C backward passes",
     unit="log (output / activation)^C",
     needs=["layer_inputs"],

@@ -14,6 +14,7 @@ from spherometer.operators.logit_hessian import logit_hessian_eigenpairs, top_lo
 from spherometer.operators.mean_jacobian import MeanJacobianGram
 from spherometer.operators.output_jacobian import OutputJacobian
 from spherometer.operators.tangent_kernel import known_likelihood
+from spherometer.problems.batches import num_samples
 from spherometer.values import Estimate
 
 
@@ -59,8 +60,9 @@ class LogitBench:
 
     @cached_property
     def grams(self) -> Tensor:
-        """K_ii = J_i J_i' (N, C, C) of every sample."""
-        closed = self.bench.sensitivity.weight_gram
+        """K_ii = J_i J_i' (N, C, C) of every row of the outputs: sample, or token of a sample."""
+        num = sum(num_samples(batch) or 0 for batch in self.bench.problem.batches)
+        closed = self.bench.sensitivity.weight_gram if num in (0, len(self.jacobian.outputs)) else None
         return gram_by_sample(self.jacobian) if closed is None else closed
 
     @cached_property

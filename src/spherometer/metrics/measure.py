@@ -50,9 +50,10 @@ class Measurement:
         return f"{self.metric.name} = {self.estimate!r}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        described = {key: getattr(self.metric, key) for key in ("name", "symbol", "unit", "source")}
-        return described | {"options": self.options} | self.estimate.to_dict()
+        """Plain data for JSON: `paper` is where the quantity comes from, `source` where its error comes from."""
+        described = {key: getattr(self.metric, key) for key in ("name", "symbol", "formula", "unit")}
+        options = self.metric.options | self.options
+        return described | {"paper": self.metric.source, "options": options} | self.estimate.to_dict()
 
 
 class Measurements(Mapping[str, Measurement]):
@@ -193,10 +194,12 @@ def _without_each_group(problem: Problem, num: int) -> Iterator[list[Any]]:
     batches = list(problem.batches)
     if len(batches) < num:
         batches = _cut(problem, batches, num)
-    if not 2 <= num <= len(batches):
+    if num < 2:
+        raise ValueError(f"expected at least 2 data_groups, got {num}: one after the other is left out")
+    if num > len(batches):
         raise ValueError(
-            f"expected data_groups from 2 to the number of batches ({len(batches)}), got {num}: "
-            "samples that see each other (batch norm in train mode) can only be left out in whole batches"
+            f"expected data_groups of at most {len(batches)}, the number of samples, got {num}: samples that see each "
+            "other (batch norm in train mode) count as one for each batch"
         )
     groups = torch.arange(len(batches)).tensor_split(num)
     for group in groups:

@@ -49,7 +49,9 @@ def gradient_ratio(bench: Bench, *, batch_size: int = 1, replacement: bool = Fal
     unit="1",
 )
 def sampled_gradient_ratio(bench: Bench, *, batch_size: int = 1, num: int = 100, replacement: bool = False) -> Estimate:
-    """The gradient ratio from `num` batches drawn at random, as a check of the closed form."""
+    """The gradient ratio from `num` batches drawn at random, as a check of the closed form; a sample is drawn whole,
+    with all its tokens.
+    """
     check_count("num", num, 2, "a standard error needs at least two batches")
     pool, stream = SamplePool(bench.problem), bench.generator("sampled gradient ratio")
     check_batch_size(batch_size, len(pool))

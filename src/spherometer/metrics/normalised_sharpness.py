@@ -33,9 +33,10 @@ def normalised_sharpness(bench: Bench, *, scale: float = 1.0, steps: int = 100, 
 
     H_ij is the diagonal of the Hessian; a kernel is summed over its window. For fixed σ' the best σ is known in closed
     form, and the sum is convex in the logarithms, so alternating finds the minimum; it is proportional to 1/λ.
-    Negative H_ij make it unbounded and count as zero where the scales are chosen. Where the diagonal is only
-    estimated, the scales come from that and the sum is then measured with them: a little above the minimum, and its
-    error bar is honest. Parameters with fewer than two axes are left out.
+    Negative H_ij make it unbounded: they count as zero, and the note tells how many there are. Where the diagonal is
+    only estimated, the scales come from that and the sum is then measured with them, negative H_ij as they are: its
+    error bar is honest, and without negative ones it lies a little above the minimum. Parameters with fewer than two
+    axes are left out.
     """
     check_positive("scale", scale, "it is the λ of Eq 36")
     check_count("steps", steps, 1, "each is one update of σ and σ'")
@@ -51,7 +52,14 @@ def normalised_sharpness(bench: Bench, *, scale: float = 1.0, steps: int = 100, 
     if falling > FINISHED * abs(float(found.value)):
         message = f"still falling by {falling:.2g} in the last of {steps} steps: raise steps"
         found = replace(found, status=Status(False, message))
-    return replace(found, note=f"λ = {scale:g}" + (f"; {found.note}" if found.note else ""))
+    negative = _num_negative(bench, rough, fits)
+    below = f"{negative} H_ij are negative, where the minimum counts zero" if negative else ""
+    return replace(found, note="; ".join(part for part in (f"λ = {scale:g}", below, found.note) if part))
+
+
+def _num_negative(bench: Bench, rough: Estimate, fits: dict[str, Fit]) -> int:
+    parts = bench.problem.split(torch.as_tensor(rough.value))
+    return sum(int((parts[name] < 0).sum()) for name in fits)
 
 
 def _measured(bench: Bench, rough: Estimate, fits: dict[str, Fit], rtol: float) -> Estimate:

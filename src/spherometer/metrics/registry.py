@@ -77,6 +77,8 @@ def metrics() -> dict[str, Metric]:
 
 def parse(request: str) -> tuple[Metric, dict[str, Any]]:
     """A metric and its options from `name` or `name:option=value:option=value`."""
+    if not isinstance(request, str):
+        raise TypeError(f"expected the name of a metric, got {request!r}: `spherometer metrics` lists them all")
     name, *settings = request.strip().split(":")
     if name not in _REGISTRY:
         near = difflib.get_close_matches(name, _REGISTRY, n=1, cutoff=0.5)
@@ -92,7 +94,7 @@ def _parse_setting(chosen: Metric, setting: str) -> tuple[str, Any]:
         known = ", ".join(f"{name}={default}" for name, default in chosen.options.items()) or "none"
         raise ValueError(f"expected an option of {chosen.name!r} as name=value (it has: {known}), got {setting!r}")
     try:
-        value = ast.literal_eval(text)
+        value = ast.literal_eval(text.capitalize() if text in ("true", "false", "none") else text)
     except (ValueError, SyntaxError):
         value = text
     return key, _checked(chosen, key, value)

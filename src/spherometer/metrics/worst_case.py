@@ -58,5 +58,5 @@ def _searched(bench: Bench, ball: Ball, steps: int, restarts: int, factor: float
     stream = bench.generator(f"ascent in {ball.norm}")
     found = largest_losses(bench.problem, ball, steps=steps, restarts=restarts, stream=stream)
     best, second = sorted([bench.loss, *found], reverse=True)[:2]
-    said = f"a lower bound of the maximum, reached from {len(found)} starts of {steps} steps{note}"
+    said = f"a lower bound of the maximum, reached from {len(found)} starts of {steps} steps, ± their best two{note}"
     return Estimate(factor * (best - bench.loss), factor * (best - second), "standard error", "solver", note=said)

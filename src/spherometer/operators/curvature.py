@@ -16,9 +16,10 @@ from spherometer.operators.layout import laid, quicker_layout
 from spherometer.operators.memory import saved_bytes
 from spherometer.operators.operator import Operator
 from spherometer.operators.support import derivative_error, refuse_cut
-from spherometer.problems import NonFiniteError, Piece, Problem, State
+from spherometer.problems import Piece, Problem, State
 from spherometer.problems.batches import num_samples, tensors_of
 from spherometer.problems.modes import differentiating
+from spherometer.problems.pieces import refuse_non_finite
 from spherometer.problems.problem import refuse_no_terms
 from spherometer.problems.weights import flatten, unflatten
 
@@ -82,7 +83,7 @@ class CurvatureOperator(Operator):
             for row, vector in zip(rows, vectors, strict=True):
                 with differentiating():
                     product = flatten(graph.product(vector), out=None if total else row)
-                _refuse_non_finite(product, "product", number)
+                refuse_non_finite(product, "product", number)
                 if total and graph.count:
                     row.lerp_(product, graph.count / (total + graph.count))
             total += graph.count
@@ -147,7 +148,7 @@ class CurvatureOperator(Operator):
     def _built(self, piece: Piece, layout: torch.memory_format | None = None) -> Graph:
         with differentiating(), FastConvolution():
             graph = self._build(laid(piece, layout or self.plan.layout))
-        _refuse_non_finite(graph.gradient, "gradient", piece.index)
+        refuse_non_finite(graph.gradient, "gradient", piece.index)
         return graph
 
     def _tried(self, piece: Piece, layout: torch.memory_format) -> Graph:
@@ -183,12 +184,3 @@ class CurvatureOperator(Operator):
             with suppress(RuntimeError):  # a `view`, say; if it was not the layout, the plain one fails too
                 return weigh(layout)
         return weigh(torch.preserve_format)
-
-
-def _refuse_non_finite(vector: Tensor, what: str, index: int) -> None:
-    # The sum is a sixteenth of the work, and finite unless an entry is not, or the sum itself overflows.
-    if not torch.isfinite(vector.sum()) and not torch.isfinite(vector).all():
-        raise NonFiniteError(
-            f"the {what} is not finite on batch {index}: look for exploding weights, bad inputs, "
-            "or a function without a finite derivative there (a square root or norm at zero, say)"
-        )

@@ -15,6 +15,7 @@ from spherometer.operators.listening import Heard, is_linear_map, listening
 from spherometer.operators.recorder import record
 from spherometer.problems import Piece, Problem, State
 from spherometer.problems.batches import map_tensors, num_samples
+from spherometer.problems.pieces import refuse_non_finite
 
 __all__ = ["Call", "Forward", "is_linear_map", "refuse_mixing"]
 
@@ -58,10 +59,9 @@ class Forward:
                 return problem.outputs(state, given)
 
         (self.outputs, self.targets), self.recorder = record(state.weights, run)
-        if not isinstance(self.outputs, Tensor) or self.outputs.ndim != 2:
-            raise ValueError(
-                "a Jacobian of each sample needs outputs of shape (samples, outputs): reshape in `forward`"
-            )
+        self.batch = piece.index
+        _refuse_other_rows(self.outputs, num_samples(piece.content))
+        refuse_non_finite(self.outputs, "output", self.batch)
 
     def entry(self, place: str) -> GradientEdge | None:
         """The edge of the graph at "input", or at the input of the layer of that name."""
@@ -80,6 +80,15 @@ class Forward:
             self.calls.append(Call(*told, output, entry, get_gradient_edge(output), squares))
 
         return after
+
+
+def _refuse_other_rows(outputs: Any, num: int | None) -> None:
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != (num or len(outputs)):
+        got = f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise ValueError(
+            f"a Jacobian of each sample needs one row of outputs for each of the {num or ''} samples, got {got}: "
+            "choose one position of a sequence in `forward`, or make all of them outputs with .flatten(1)"
+        )
 
 
 def refuse_mixing(problem: Problem) -> None:

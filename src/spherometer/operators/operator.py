@@ -18,6 +18,7 @@ class Operator(ABC):
 
     symmetric: bool = True
     positive: bool = False
+    terms_norm: float = 0.0  # of a sum: the largest ‖Av‖/‖v‖ of its terms so far, whose rounding is its own
 
     def __init__(self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> None:
         self.shape, self.dtype, self.device = shape, dtype, device
@@ -68,6 +69,9 @@ class Operator(ABC):
 
     __rmul__ = __mul__
 
+    def __truediv__(self, divisor: float) -> Operator:
+        return Scaled(self, 1 / divisor) if isinstance(divisor, int | float) else NotImplemented
+
     def __neg__(self) -> Operator:
         return Scaled(self, -1.0)
 
@@ -101,7 +105,11 @@ class Sum(Operator):
         self.positive = first.positive and second.positive
 
     def _apply(self, columns: Tensor) -> Tensor:
-        return self.first @ columns + (self.second @ columns).to(self.device, self.dtype)
+        terms = self.first @ columns, (self.second @ columns).to(self.device, self.dtype)
+        lengths = [torch.linalg.vector_norm(part, dim=0) for part in (*terms, columns)]
+        ratios = (lengths[0] + lengths[1]) / lengths[2].clamp_min(torch.finfo(self.dtype).tiny)
+        self.terms_norm = max(self.terms_norm, float(ratios.max()) if ratios.numel() else 0.0)
+        return terms[0] + terms[1]
 
     def start(self) -> Tensor | None:
         """The first operand's leaning vector, or the second's."""

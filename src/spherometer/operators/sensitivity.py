@@ -22,6 +22,7 @@ from spherometer.operators.squares import Layer, as_layer, layers_of, row_gram
 from spherometer.operators.trial import Trial, try_out
 from spherometer.problems import Piece, Problem, State
 from spherometer.problems.modes import differentiating
+from spherometer.problems.pieces import refuse_non_finite
 
 PLACES = frozenset({"input", "input_columns", "layer_inputs", "layers", "weights", "weight_gram"})
 MANY_OUTPUTS = 32  # beyond this, Lanczos runs side by side bring spectral norms sooner than C backward passes
@@ -147,6 +148,8 @@ class _Pass:
                 if key not in rows:
                     rows[key] = _room(outputs.shape[1], arranged)
                 rows[key][k] = arranged
+        for found in rows.values():
+            refuse_non_finite(found, "Jacobian", self.forward.batch)
         return rows
 
     def _layer(self, call: Call, rows: dict[Key, Tensor]) -> LayerSensitivity:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from spherometer.problems.weights import flatten
@@ -50,3 +51,13 @@ class State:
     def vector(self) -> Tensor:
         """The chosen weights as one flat vector."""
         return flatten([weight.detach() for weight in self.weights])
+
+
+def refuse_non_finite(tensor: Tensor, what: str, index: int) -> None:
+    """Name the batch on which a number is not finite, rather than pass it on."""
+    # The sum is a sixteenth of the work, and finite unless an entry is not, or the sum itself overflows.
+    if not torch.isfinite(tensor.detach().sum()) and not torch.isfinite(tensor).all():
+        raise NonFiniteError(
+            f"the {what} is not finite on batch {index}: look for exploding weights, bad inputs, "
+            "or a function without a finite derivative there (a square root or norm at zero, say)"
+        )
