@@ -142,3 +142,12 @@ def test_a_linearised_network_keeps_its_sharpness(tmp_path):
     done_here([run.job for run in runs], tmp_path)
     (ratio,) = a_width.rise(Results(runs, tmp_path))
     assert ratio == pytest.approx(1, abs=0.01)
+
+
+def test_the_features_of_hidden_layers_are_drawn_over_the_iterations(tmp_path):
+    entry = find_recipe("A-F30")
+    perform(entry, "smoke", tmp_path, lambda jobs: done_here(jobs, tmp_path))
+    *_, panel = entry.at("smoke").figure(Results(entry.at("smoke").runs, tmp_path)).panels
+    assert "feature norm" in panel.title
+    assert [len(series.x) for series in panel.series] == [5, 5, 5]
+    assert panel.series[0].y[-1] < panel.series[-1].y[-1]  # larger inputs, larger features

@@ -249,3 +249,22 @@ def test_an_example_is_tracked_and_autoattack_needs_a_defence():
     assert Settings.of(run.job.settings).measurement.track_example == ("impurity_bounds",)
     with pytest.raises(ValueError, match="autoattack judges a defended model"):
         Settings.of({"loop": {"steps": 1}, "measurement": {"autoattack": 5}}).checked()
+
+
+def test_radii_are_drawn_where_the_axis_names_them(tmp_path):
+    experiment = find_recipe("C-T5").at("paper")
+    radii = [(run, (run.labels.get("rho") or 0) / 100) for run in experiment.runs]
+    runs = [made(tmp_path, dict(run.labels), final_test_accuracy=[radius]) for run, radius in radii]
+    *_, panel = experiment.figure(Results(runs, tmp_path)).panels
+    assert [series.label for series in panel.series][:2] == ["cifar10, 200 epochs", "cifar10, 400 epochs"]
+    for series in panel.series:
+        assert [float(panel.x_names[int(place)]) for place in series.x] == pytest.approx(series.y)
+
+
+def test_the_deeper_network_is_shown_again_from_the_middle_on(tmp_path):
+    experiment = find_recipe("C-F16").at("paper")
+    names = ("sharpness", "impurity", "ones_logit_jacobian")
+    runs = [made(tmp_path, dict(run.labels), **dict.fromkeys(names, np.arange(1.0, 202.0))) for run in experiment.runs]
+    figure = experiment.figure(Results(runs, tmp_path))
+    ranges = [(panel.series[0].x[0], panel.series[0].x[-1]) for panel in figure.panels]
+    assert ranges == [(0, 1000), (500, 1000)] * 2

@@ -19,11 +19,20 @@ def gap(results: Results, **labels: Any) -> list[float]:
 
 
 def over_label(
-    results: Results, quantity: Quantity, over: str, name: str, *, style: str = "solid", **labels: Any
+    results: Results,
+    quantity: Quantity,
+    over: str,
+    name: str,
+    *,
+    among: Sequence[Any] | None = None,
+    style: str = "solid",
+    **labels: Any,
 ) -> Series:
-    """The mean over seeds at each value of a label, and a band of one standard deviation; values are at 0, 1, 2, ...
+    """The mean over seeds at each value of a label, and a band of one standard deviation.
 
-    A seed without a finite number is left out; where there is none, there is a gap.
+    A value is drawn at its place `among` those of the axis; lines with different values share an axis that has them
+    all. Where nothing is said, the axis has the values of this line, at 0, 1, 2, ... A seed without a finite number is
+    left out; where there is none, there is a gap.
 
     Example:
         >>> over_label(results, gap, "weight_decay", "lr 0.1", rate=0.1)
@@ -32,7 +41,8 @@ def over_label(
     table = [finite(numbers(results, quantity, **{over: level}, **labels)) for level in levels]
     mean = np.array([row.mean() if len(row) else np.nan for row in table])
     spread = np.array([row.std(ddof=1) if len(row) > 1 else 0.0 for row in table])
-    return Series(name, range(len(levels)), mean, mean - spread, mean + spread, style=style)
+    axis = list(levels if among is None else among)
+    return Series(name, [axis.index(level) for level in levels], mean, mean - spread, mean + spread, style=style)
 
 
 def mean_line(label: str, values: Sequence[float] | np.ndarray) -> list[Line]:
@@ -59,6 +69,6 @@ def label_panel(
     **labels: Any,
 ) -> Panel:
     """A quantity over a swept label: one line for each (name, labels)."""
-    series = [over_label(results, quantity, over, name, **labels, **chosen) for name, chosen in lines]
-    names = [f"{level:g}" for level in levels_of(results, over, **labels)]
-    return Panel(title, x_label, title, series, log_y=log_y, x_names=names)
+    axis = levels_of(results, over, **labels)
+    series = [over_label(results, quantity, over, name, among=axis, **labels, **chosen) for name, chosen in lines]
+    return Panel(title, x_label, title, series, log_y=log_y, x_names=[f"{level:g}" for level in axis])

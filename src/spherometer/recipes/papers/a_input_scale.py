@@ -9,7 +9,7 @@ from spherometer.recipes.claims import Claim
 from spherometer.recipes.margins import falling, rising
 from spherometer.recipes.papers.a_networks import JACOBIAN
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe, variant
-from spherometer.recipes.results import Results, Run, training_run
+from spherometer.recipes.results import Curve, Results, Run, training_run
 
 RATE, SCALES, FEATURES = 0.2, (0.5, 1.0, 1.5), "feature_norms"
 
@@ -71,7 +71,7 @@ def _run(scale: Scale, activation: str, factor: float, seed: int) -> Run:
         method={"learning_rate": RATE},
         loop={"steps": at_scale(scale, smoke=20, laptop=300, paper=300), "evaluate_every": 100},
         measurement={
-            "track": ["loss", "sharpness", JACOBIAN],
+            "track": ["loss", "sharpness", JACOBIAN, FEATURES],
             "track_every": at_scale(scale, smoke=5, laptop=15, paper=5),
             "track_num": at_scale(scale, smoke=100, laptop=300, paper=None),
             "measure": [FEATURES],
@@ -79,20 +79,30 @@ def _run(scale: Scale, activation: str, factor: float, seed: int) -> Run:
     )
 
 
+def _feature_curves(results: Results, factor: float) -> list[Curve]:
+    """The same mean over the iterations."""
+    found = results.vectors(FEATURES, scale=factor)
+    means = [{step: np.mean(list(norms.values())[1:]) for step, norms in steps.items()} for steps in found]
+    return [(np.array([*curve]), np.array([*curve.values()])) for curve in means]
+
+
 def _figure(results: Results) -> Panels:
+    factors = sorted(results.values("scale"))
+
     def panel(title: str, name: str, **options: object) -> Panel:
-        series = [
-            over_seeds(results.curve(name, scale=factor), f"scale {factor:g}")
-            for factor in sorted(results.values("scale"))
-        ]
+        series = [over_seeds(results.curve(name, scale=factor), f"scale {factor:g}") for factor in factors]
         return Panel(title, "iteration", title, series, **options)  # type: ignore[arg-type]
+
+    features = [over_seeds(_feature_curves(results, factor), f"scale {factor:g}") for factor in factors]
 
     return Panels(
         [
             panel("loss", "loss", log_y=True),
             panel("sharpness", "sharpness", lines=[Line("2/lr", y=2 / RATE)]),
             panel("Jacobian norm", JACOBIAN, log_y=True),
+            Panel("mean feature norm of the hidden layers", "iteration", "feature norm", features),
         ],
+        columns=2,
         caption="Gradient descent on inputs times a factor; mean and standard deviation over seeds.",
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
 from math import exp, nan
 from typing import Any
@@ -46,6 +47,7 @@ def proportional(
     learning_rates: Sequence[float] = (0.02, 0.04, 0.08),
     batch_sizes: Sequence[int] = (),
     edge: bool = True,
+    windows: Mapping[str, Sequence[tuple[int, int]]] | None = None,
 ) -> Experiment:
     """‖H‖ and ⟨λ⁽¹⁾⟩‖⟨J⟩1̂‖² over the steps, for several rates of GD or batches of SGD; C Figs 15-21, 5.3 item 1."""
     used = descent_rates(scale, learning_rates)
@@ -81,7 +83,7 @@ def proportional(
     return Experiment(
         runs=_runs(scale, network, used, batches(scale, batch_sizes)),
         claims=claims if len(batch_sizes) != 1 else claims[:1],
-        figure=_figure,
+        figure=partial(_figure, windows=windows[scale] if windows else ()),
         departures=departures(scale, network, *_thresholds(edge), descent=True),
     )
 
@@ -112,32 +114,44 @@ def _constant(sharpness: Curve, other: Curve) -> float:
     return exp(float(np.mean(ratios))) if len(ratios) else nan
 
 
-def _figure(results: Results) -> Panels:
-    panels = []
-    for labels in settings_of(results):
-        others = weighted_ones(results, **labels)
-        constants = _constants(results, **labels)
-        fitted = [scaled(curve, constant) for curve, constant in zip(others, constants, strict=True)]
-        size = f", batch {labels['batch']}" if "batch" in labels else ""
-        panels.append(
-            Panel(
-                f"η = {labels['rate']:g}{size}",
-                "step",
-                "‖H‖",
-                [
-                    over_seeds(results.curve("sharpness", **labels), "‖H‖"),
-                    over_seeds(fitted, "c ⟨λ⁽¹⁾⟩‖⟨J⟩1̂‖²", style="dashed"),
-                ],
-                lines=[Line("2/η", y=2 / labels["rate"])],
-            )
-        )
-    return Panels(panels, caption="Sharpness, and impurity times Jacobian with a constant c fitted to each run.")
+def _figure(results: Results, *, windows: Sequence[tuple[int, int]]) -> Panels:
+    panels = [
+        _panel(results, labels, window) for labels in settings_of(results) for window in windows or ((0, sys.maxsize),)
+    ]
+    caption = "Sharpness, and impurity times Jacobian with a constant c fitted to each run."
+    return Panels(panels, columns=len(windows) or 3, caption=caption)
+
+
+def _panel(results: Results, labels: Mapping[str, Any], window: tuple[int, int]) -> Panel:
+    """Both curves between two steps; the constant is that of the whole run."""
+    curves, others = results.curve("sharpness", **labels), weighted_ones(results, **labels)
+    constants = [_constant(sharpness, other) for sharpness, other in zip(curves, others, strict=True)]
+    fitted = [scaled(curve, constant) for curve, constant in zip(others, constants, strict=True)]
+    size = f", batch {labels['batch']}" if "batch" in labels else ""
+    zoom = f", from step {window[0]}" if window[0] else ""
+    return Panel(
+        f"η = {labels['rate']:g}{size}{zoom}",
+        "step",
+        "‖H‖",
+        [
+            over_seeds([_between(curve, *window) for curve in curves], "‖H‖"),
+            over_seeds([_between(curve, *window) for curve in fitted], "c ⟨λ⁽¹⁾⟩‖⟨J⟩1̂‖²", style="dashed"),
+        ],
+        lines=[Line("2/η", y=2 / labels["rate"])],
+    )
+
+
+def _between(curve: Curve, low: int, high: int) -> Curve:
+    steps, values = curve
+    chosen = (steps >= low) & (steps <= high)
+    return steps[chosen], values[chosen]
 
 
 FOLLOWS = "the sharpness follows impurity times Jacobian"
 SAME = "‖H‖ proportional to ⟨λ⁽¹⁾⟩‖⟨J⟩1̂‖²"
 EASY = "proportional too; on MNIST the sharpness never reaches 2/η"
 BY_BATCH = "proportional, with a larger constant for smaller batches"
+DEEPER = {"smoke": ((0, 20), (10, 20)), "laptop": ((0, 500), (250, 500)), "paper": ((0, 1000), (500, 1000))}
 for name, where, finding, network, learning_rates, batch_sizes in (
     ("C-F16", "in a deeper network", SAME, "vgg11", (0.04, 0.08), ()),
     ("C-F17", "in a residual network", SAME, "resnet20", (0.04,), (128,)),
@@ -156,4 +170,5 @@ for name, where, finding, network, learning_rates, batch_sizes in (
         learning_rates=learning_rates,
         batch_sizes=batch_sizes,
         edge=False,
+        windows=DEEPER if name == "C-F16" else None,
     )

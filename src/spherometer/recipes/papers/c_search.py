@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from spherometer.figures.panels import Panel, Panels
 from spherometer.recipes.claims import Claim
-from spherometer.recipes.ends import over_label
+from spherometer.recipes.ends import label_panel, over_label
 from spherometer.recipes.margins import levels_of
 from spherometer.recipes.papers.c_explicit import POINTS, plain, regularised, seeds
 from spherometer.recipes.papers.c_methods import (
@@ -111,14 +112,9 @@ def _search_figure(results: Results, *, wide: dict[tuple[str, int], list[float]]
         series = [over_label(results, percents, "rate", name, method=name, whole=whole) for name in ("SGD", "EJR")]
         names = [f"{rate:g}" for rate in levels_of(results, "rate", method="SGD", whole=whole)]
         panels.append(Panel(title, "learning rate", "test accuracy, %", series, x_names=names))
-    longest = max((radii for radii in wide.values()), key=len)
-    by_radius = [
-        over_label(results, percents, "rho", f"{data}, {epochs} epochs", method="EJR", data=data, epochs=epochs)
-        for data, epochs in wide
-    ]
-    panels.append(
-        Panel("wide network", "ρ (the paper's)", "test accuracy, %", by_radius, x_names=[f"{r:g}" for r in longest])
-    )
+    lines = [(f"{data}, {epochs} epochs", {"data": data, "epochs": epochs}) for data, epochs in wide]
+    by_radius = label_panel(results, "wide network", percents, "rho", "ρ (the paper's)", lines, method="EJR")
+    panels.append(replace(by_radius, y_label="test accuracy, %"))
     return Panels(panels, caption="Baseline and EJR; mean and standard deviation over seeds.")
 
 
