@@ -4,10 +4,11 @@ import math
 
 import pytest
 import torch
-from random_networks import assert_sandwiched, double, noise, random_network
+from random_networks import assert_sandwiched, double, noise, random_branching, random_network
 from torch import nn
+from torch.nn import functional
 
-from spherometer.theory import jacobian_variation, layer_constants, lipschitz_bounds, slope_certificate
+from spherometer.theory import everywhere, jacobian_variation, layer_constants, lipschitz_bounds, slope_certificate
 from spherometer.theory.reading import ReadingError, double_twin, read
 from spherometer.zoo import build_model
 
@@ -24,6 +25,14 @@ def check_network(seed):
         assert_sandwiched(variation.upper, variation.smooth, f"network {seed}, smooth")
 
 
+def check_branching(seed):
+    model, samples, radius = random_branching(seed)
+    bounds = lipschitz_bounds(model, samples, radius, num_draws=1, num_steps=1, seed=seed)
+    assert_sandwiched(bounds.lower.value, bounds.upper.value, f"branching network {seed}, whole space")
+    if bounds.balls is not None:
+        assert_sandwiched(bounds.climbed, bounds.balls, f"branching network {seed}, balls")
+
+
 @pytest.fixture
 def few_steps(monkeypatch):
     """Every step of the descent is a certificate: few are as good a test as many."""
@@ -36,13 +45,19 @@ def test_certificates_are_above_all_that_is_met():
         check_network(seed)
 
 
+@pytest.mark.usefixtures("few_steps")
+def test_certificates_of_branching_networks_are_above_all_that_is_met():
+    for seed in range(100):
+        check_branching(seed)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("block", range(20))
 @pytest.mark.usefixtures("few_steps")
 def test_certificates_are_above_all_that_is_met_in_ten_thousand_networks(block):
     for seed in range(1000 + 500 * block, 1000 + 500 * (block + 1)):
-        check_network(seed)
+        (check_branching if seed % 4 == 0 else check_network)(seed)
 
 
 def test_the_sandwich_notices_a_broken_certificate():
@@ -200,6 +215,138 @@ def test_branches_add_up():
     assert bounds.slopes is None
     assert bounds.balls is None
     assert_sandwiched(bounds.lower.value, bounds.upper.value, "residual")
+
+
+class Written(nn.Module):
+    """A forward pass written as a function of two layers and the input."""
+
+    def __init__(self, function, first=6, second=6):
+        super().__init__()
+        self.a, self.b, self.function = nn.Linear(6, first), nn.Linear(6, second), function
+        self.memory = nn.LSTM(6, 6, batch_first=True)
+        self.register_buffer("state", torch.zeros(6))
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def norm_of(layer):
+    return float(torch.linalg.matrix_norm(layer.weight.detach(), 2))
+
+
+def test_sums_count_alpha_and_broadcasting():
+    model = double(Written(lambda m, x: torch.add(m.a(x), m.b(x), alpha=5)))
+    bounds = lipschitz_bounds(model, noise(20, 6))
+    assert bounds.product == pytest.approx(norm_of(model.a) + 5 * norm_of(model.b))
+    spread = double(Written(lambda m, x: m.a(x) * 5 + m.b(x) * 0.01, first=1))
+    bounds = lipschitz_bounds(spread, noise(20, 6))
+    assert bounds.product == pytest.approx(5 * 6**0.5 * norm_of(spread.a) + 0.01 * norm_of(spread.b))
+    joined = double(Written(lambda m, x: torch.cat([m.a(x), m.b(x)], 1)))
+    assert lipschitz_bounds(joined, noise(20, 6)).product == pytest.approx(
+        math.hypot(*map(norm_of, (joined.a, joined.b)))
+    )
+
+
+def test_the_output_counts_and_not_the_last_step():
+    model = double(Written(lambda m, x: (m.a(x) * 100, m.b(x))[0]))
+    assert lipschitz_bounds(model, noise(5, 6)).product == pytest.approx(100 * norm_of(model.a))
+
+
+def test_a_large_offset_costs_no_digits():
+    model = double(Written(lambda m, x: m.a(x) + 1e12))
+    bounds = lipschitz_bounds(model, noise(5, 6))
+    assert bounds.product == pytest.approx(norm_of(model.a), rel=1e-8)
+    assert bounds.slopes == pytest.approx(norm_of(model.a), rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("function", "module"),
+    [
+        (functional.relu, nn.ReLU()),
+        (lambda x: functional.relu(x, inplace=True), nn.ReLU()),
+        (functional.silu, nn.SiLU()),
+        (functional.gelu, nn.GELU()),
+        (lambda x: functional.leaky_relu(x, 2.0), nn.LeakyReLU(2.0)),
+        (lambda x: functional.softplus(x, beta=3), nn.Softplus(3)),
+        (lambda x: functional.softmax(x, dim=-1), nn.Softmax(1)),
+        (lambda x: torch.softmax(x, 1), nn.Softmax(1)),
+        (lambda x: functional.layer_norm(x, [6], eps=0.1), nn.LayerNorm(6, eps=0.1, elementwise_affine=False)),
+        (lambda x: functional.linear(x, torch.eye(6).double() * 3), nn.Identity()),
+    ],
+)
+def test_functional_forms_are_read_like_modules(function, module):
+    written = double(Written(lambda m, x: function(m.a(x))))
+    found = lipschitz_bounds(written, noise(5, 6)).upper.value
+    scale = 3 if isinstance(module, nn.Identity) else 1
+    assert found == pytest.approx(scale * lipschitz_bounds(nn.Sequential(written.a, module), noise(5, 6)).upper.value)
+
+
+def hooked():
+    layer = nn.Linear(6, 6)
+    layer.register_forward_hook(lambda module, inputs, output: 10 * output)
+    return nn.Sequential(layer)
+
+
+def hooked_outside():
+    model = nn.Sequential(nn.Linear(6, 6))
+    model.register_forward_hook(lambda module, inputs, output: 10 * output)
+    return model
+
+
+REFUSED = {  # name -> what the message must name
+    "a product of branches": (Written(lambda m, x: m.a(x) * m.b(x)), r"mul \(mul\)"),
+    "a square by name": (Written(lambda m, x: torch.mul(x, other=x)), r"mul \(mul\)"),
+    "a division by a branch": (Written(lambda m, x: 1 / m.a(x)), r"truediv \(truediv\)"),
+    "rounding": (Written(lambda m, x: torch.div(m.a(x), 2, rounding_mode="floor")), r"div \(div\)"),
+    "chunks": (Written(lambda m, x: x.chunk(2, 1)[0] * 100 + m.a(x)[:, :3]), r"chunk \(chunk\)"),
+    "maxima": (Written(lambda m, x: torch.max(x, 1, keepdim=True)[0] * 100 + m.a(x)), r"max_1 \(max\)"),
+    "several outputs": (Written(lambda m, x: m.memory(x[:, None])[0] * 100 + m.a(x)[:, None]), r"memory \(LSTM\)"),
+    "a number of the sample": (Written(lambda m, x: m.a(x) * x[:1].tolist()[0][0]), "has no certified upper bound"),
+    "used after a change": (Written(lambda m, x: (lambda y: (y.mul_(10), y * 1)[1])(m.a(x))), "changes a in place"),
+    "a change through a view": (Written(lambda m, x: (lambda y: (y[:, :2].mul_(10), y * 1)[1])(m.a(x))), "in place"),
+    "a changed buffer": (Written(lambda m, x: m.a(x) + m.state.add_(1)), "other outputs"),
+    "the mean of a batch": (Written(lambda m, x: m.a(x) - m.a(x).mean(0, keepdim=True)), r"mean \(mean\)"),
+    "samples that meet": (Written(lambda m, x: (m.a(x) + m.b(x)[:, None]).flatten(1)), r"add \(add\)"),
+    "a sample taken out": (Written(lambda m, x: m.a(x) + m.b(x)[0]), r"getitem \(getitem\)"),
+    "chance": (Written(lambda m, x: m.a(x) * torch.rand(6)), "other outputs"),
+    "dropout that is on": (Written(lambda m, x: functional.dropout(m.a(x))), r"dropout \(dropout\)"),
+    "an unknown function": (Written(lambda m, x: torch.exp(m.a(x))), r"exp \(exp\)"),
+    "a hook": (hooked(), r"0 \(Linear\)"),
+    "a hook of the whole": (hooked_outside(), "other outputs"),
+    "no input": (Written(lambda m, x: m.a(torch.ones(2, 6).double())), "does not depend on its input"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_certified_is_refused_in_one_line(name):
+    model, message = REFUSED[name]
+    with pytest.raises(ReadingError, match=message) as caught:
+        read(double_twin(model), noise(1, 6))
+    assert "certified=False" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_certificate_below_what_was_met_is_an_error_and_not_an_answer(monkeypatch):
+    monkeypatch.setattr(everywhere, "product_constant", lambda steps: 1e-3)
+    with pytest.raises(RuntimeError, match=r"lies below what was met.*please report it"):
+        lipschitz_bounds(double(nn.Sequential(nn.Linear(6, 6))), noise(5, 6))
+    with pytest.raises(RuntimeError, match="please report it"):
+        jacobian_variation(double(nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6))), noise(5, 6), 1.0)
+
+
+def test_secants_of_samples_that_nearly_agree_hold_no_rounding():
+    model, points = double(nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))), noise(40, 6)
+    bounds = lipschitz_bounds(model, torch.cat([points, points + 1e-15]))
+    assert bounds.secant <= bounds.upper.value
+
+
+@pytest.mark.parametrize("inputs", [noise(4, 5), noise(4, 6, 2)], ids=["narrow", "deep"])
+def test_inputs_that_the_model_does_not_take_get_one_line(inputs):
+    model = nn.Sequential(nn.Linear(6, 6))
+    for call in (lambda: lipschitz_bounds(model, inputs), lambda: jacobian_variation(model, inputs, 0.1)):
+        with pytest.raises(ValueError, match=r"Sequential cannot be .* at inputs of shape \((5,|6, 2)\)") as caught:
+            call()
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["lenet", "resnet20"])

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from spherometer.problems.modes import differentiating
+
 Shape = tuple[int, ...]
 Map = Callable[[Tensor], Tensor]
 DENSE = 2**21  # entries up to which a layer is unrolled into its matrix
@@ -23,22 +25,19 @@ def spectral_norm(matrices: Tensor) -> Tensor:
 
 
 def matrix_and_offset(apply: Map, shape: Shape) -> tuple[Tensor, Tensor]:
-    """An affine map of one sample as A x + b, found from the images of 0 and of the unit vectors."""
+    """An affine map of one sample as A x + b, found from its derivatives along the unit vectors and the image of 0."""
     size = math.prod(shape)
-    points = torch.cat([torch.zeros(1, size), torch.eye(size)]).double().reshape(-1, *shape)
-    images = apply(points).reshape(size + 1, -1)
-    return (images[1:] - images[0]).T.contiguous(), images[0]
+    images, columns = _along(apply, torch.eye(size, dtype=torch.float64).reshape(-1, *shape))
+    return columns.reshape(size, -1).T.contiguous(), images[0].flatten()
 
 
-def affine_norm(apply: Map, module: nn.Module | None, shape: Shape, num_outputs: int, *, diagonal: bool) -> float:
-    """‖A‖₂ of an affine layer: exact where it is diagonal, a matrix, or small enough to be unrolled.
+def affine_norm(apply: Map, module: nn.Module | None, shape: Shape, num_outputs: int, *, picking: bool) -> float:
+    """‖A‖₂ of an affine layer: exact where it picks entries, is a matrix, or is small enough to be unrolled.
 
-    Larger convolutions by their frequency response; other larger maps average, select or repeat, and have no
-    negative entry: Schur's test.
+    Larger convolutions by their frequency response; other larger maps average and have no negative entry: Schur's test.
     """
-    if diagonal:
-        ones = torch.ones(1, *shape, dtype=torch.float64)
-        return float((apply(ones) - apply(torch.zeros_like(ones))).abs().max())
+    if picking:
+        return picking_norm(apply, shape)
     if isinstance(module, nn.Linear):
         return float(spectral_norm(module.weight.detach()))
     if math.prod(shape) * num_outputs <= DENSE:
@@ -77,14 +76,41 @@ def convolution_norm(module: _ConvNd, shape: Shape) -> float:
     return stretch * float(spectral_norm(response).max())
 
 
+def picking_norm(apply: Map, shape: Shape) -> float:
+    """‖A‖₂ where every row of A has at most one entry c: A'A is diagonal, and A'c, c = A 1, is its diagonal."""
+    entries = _row_sums(apply, shape)
+    return math.sqrt(float(_pulled_back(apply, shape, entries).amax()))
+
+
 def schur_norm(apply: Map, shape: Shape) -> float:
     """√(‖A‖₁ ‖A‖_∞) ≥ ‖A‖₂ for an affine map whose matrix has no negative entry."""
-    with torch.enable_grad():
-        ones = torch.ones(1, *shape, dtype=torch.float64, requires_grad=True)
-        image = apply(ones)
-        (columns,) = torch.autograd.grad(image.sum(), ones)
-        rows = image.detach() - apply(torch.zeros_like(ones)).detach()
-    return math.sqrt(float(columns.max()) * float(rows.max()))
+    rows = _row_sums(apply, shape)
+    return math.sqrt(float(_pulled_back(apply, shape, torch.ones_like(rows)).amax()) * float(rows.amax()))
+
+
+def _along(apply: Map, directions: Tensor) -> tuple[Tensor, Tensor]:
+    """The image of 0, and A d for every direction d: the derivative of r -> d'A'r.
+
+    Differences of images would lose digits to a large offset.
+    """
+    with differentiating():
+        zeros = torch.zeros_like(directions, requires_grad=True)
+        image = apply(zeros)
+        rows = torch.zeros_like(image, requires_grad=True)
+        (pulled,) = torch.autograd.grad(image, zeros, rows, create_graph=True)
+        (slopes,) = torch.autograd.grad(pulled, rows, directions)
+    return image.detach(), slopes
+
+
+def _row_sums(apply: Map, shape: Shape) -> Tensor:
+    return _along(apply, torch.ones(1, *shape, dtype=torch.float64))[1]
+
+
+def _pulled_back(apply: Map, shape: Shape, rows: Tensor) -> Tensor:
+    """A'r."""
+    with differentiating():
+        zeros = torch.zeros(1, *shape, dtype=torch.float64, requires_grad=True)
+        return torch.autograd.grad(apply(zeros), zeros, rows)[0]
 
 
 def pooling_constant(module: nn.Module) -> float:

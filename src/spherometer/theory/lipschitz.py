@@ -9,13 +9,15 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from spherometer.metrics.secants import slopes_between
+from spherometer.metrics.secants import distances, pairs_of
 from spherometer.theory import arguments
 from spherometer.theory.ball_certificate import ball_certificates
 from spherometer.theory.chain import whole_chain
 from spherometer.theory.everywhere import Everywhere, everywhere
 from spherometer.theory.reading import ReadingError, Step, double_twin, read
-from spherometer.theory.search import Effort, climb, flat_outputs, jacobian_norms
+from spherometer.theory.search import ROUNDING, Effort, climb, flat_outputs, jacobian_norms, jacobians
+
+CROSSING = 1e-6  # relative, by which rounding may carry a lower bound above a certificate
 
 
 @dataclass(frozen=True)
@@ -111,11 +113,10 @@ def lipschitz_bounds(
         >>> bounds.lower.value <= bounds.upper.value
         True
     """
-    points = samples(inputs)
     if radius is not None:
         arguments.positive("radius", radius)
     effort = Effort(arguments.whole("num_draws", num_draws, least=0), arguments.whole("num_steps", num_steps, least=0))
-    twin, generator = double_twin(model), Generator().manual_seed(seed)
+    (twin, points), generator = twin_and_samples(model, inputs), Generator().manual_seed(seed)
     steps = read(twin, points[:1]) if certified else None
     whole = None if steps is None else everywhere(steps, points[0].numel())
     bounds = LipschitzBounds(
@@ -127,22 +128,51 @@ def lipschitz_bounds(
         balls=None if steps is None or whole is None or radius is None else _balls(steps, points, radius, whole),
         radius=radius,
     )
-    _refuse_infinite(bounds)
+    if not math.isfinite(bounds.lower.value):
+        raise ValueError("the model's outputs or Jacobians are not finite at these inputs")
+    if bounds.upper is not None:
+        refuse_crossing(bounds.lower.value, bounds.upper.value)
+    if bounds.climbed is not None and bounds.balls is not None:
+        refuse_crossing(bounds.climbed, bounds.balls)
     return bounds
 
 
-def samples(inputs: Tensor) -> Tensor:
-    """The samples in float64 on the CPU, whole and finite."""
+def twin_and_samples(model: nn.Module, inputs: Tensor) -> tuple[nn.Module, Tensor]:
+    """The model and the samples in float64 on the CPU, the samples finite and such that the model takes them."""
     arguments.rows("inputs", inputs)
-    return torch.as_tensor(inputs).detach().to("cpu", torch.float64)
+    twin, points = double_twin(model), torch.as_tensor(inputs).detach().to("cpu", torch.float64)
+    try:
+        jacobians(twin, points[:2].clone())  # one alone has no batch statistics
+    except (RuntimeError, IndexError, TypeError, NotImplementedError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"{type(model).__name__} cannot be differentiated at inputs of shape {tuple(points.shape[1:])}: {reason}"
+        ) from error
+    return twin, points
+
+
+def refuse_crossing(lower: Tensor | float, upper: Tensor | float) -> None:
+    """A lower bound above its certificate, by more than rounding, is a mistake of ours and never an answer."""
+    low, high = torch.as_tensor(lower), torch.as_tensor(upper)
+    if not bool((low <= high * (1 + CROSSING)).all()):
+        worst = (low - high).argmax()
+        raise RuntimeError(
+            f"a certified upper bound, {float(high.flatten()[worst]):.6g}, lies below what was met, "
+            f"{float(low.flatten()[worst]):.6g}: this is a mistake in Spherometer, please report it with the model"
+        )
 
 
 def _secant(twin: nn.Module, points: Tensor) -> float | None:
+    """The steepest, with the rounding of outputs taken off: samples that nearly agree would show nothing else."""
     with torch.no_grad():
         outputs = torch.cat([flat_outputs(twin, part) for part in points.split(1024)])
-    if len(torch.unique(points.flatten(1), dim=0)) < 2:
-        return None
-    return float(slopes_between(points.flatten(1), outputs).largest)
+    flat, room = points.flatten(1), ROUNDING * float(outputs.norm(dim=1).max())
+    slopes = [flat.new_zeros(0)]
+    for rows, columns, upper in pairs_of(len(flat)):
+        apart = distances(flat[rows], flat[columns])[upper]
+        moved = (distances(outputs[rows], outputs[columns])[upper] - room).clamp_min(0)
+        slopes.append((moved / apart)[apart > 0].sort().values[-1:])
+    return max(torch.cat(slopes).tolist(), default=None)
 
 
 def _balls(steps: list[Step], points: Tensor, radius: float, everywhere: Everywhere) -> Tensor | None:
@@ -151,8 +181,3 @@ def _balls(steps: list[Step], points: Tensor, radius: float, everywhere: Everywh
     except ReadingError:  # the bounds of the whole space stand
         return None
     return ball_certificates(chain, points.flatten(1), radius, everywhere).lipschitz
-
-
-def _refuse_infinite(bounds: LipschitzBounds) -> None:
-    if not math.isfinite(bounds.lower.value):
-        raise ValueError("the model's outputs or Jacobians are not finite at these inputs")

@@ -11,8 +11,8 @@ from spherometer.theory import arguments
 from spherometer.theory.ball_certificate import ball_certificates
 from spherometer.theory.chain import whole_chain
 from spherometer.theory.everywhere import everywhere
-from spherometer.theory.lipschitz import samples
-from spherometer.theory.reading import double_twin, read
+from spherometer.theory.lipschitz import refuse_crossing, twin_and_samples
+from spherometer.theory.reading import read
 from spherometer.theory.search import Effort, climb, jacobian_norms
 
 
@@ -61,10 +61,9 @@ def jacobian_variation(
         >>> bool((V.lower <= V.upper).all())
         True
     """
-    points = samples(inputs)
     arguments.positive("radius", radius)
     effort = Effort(arguments.whole("num_draws", num_draws, least=0), arguments.whole("num_steps", num_steps, least=0))
-    twin = double_twin(model)
+    twin, points = twin_and_samples(model, inputs)
     found = None
     if certified:
         steps = read(twin, points[:1])
@@ -73,6 +72,8 @@ def jacobian_variation(
     lower = climb(twin, points, radius, effort, Generator().manual_seed(seed), pair=True)
     if not bool(torch.isfinite(lower).all()):
         raise ValueError("the model's Jacobians are not finite near these inputs")
+    if found is not None:
+        refuse_crossing(lower, found.variation)
     return Variation(
         lower=lower,
         upper=None if found is None else found.variation,
