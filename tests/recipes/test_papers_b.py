@@ -12,7 +12,7 @@ from spherometer.recipes.papers import b_correlations, b_transformers
 from spherometer.recipes.results import Results, Run
 from spherometer.records import RunWriter
 from spherometer.sweeps import Job, Outcome
-from spherometer.zoo import find_timm_weights
+from spherometer.zoo import MissingDataError, find_timm_weights
 
 
 def keys(name, scale="laptop"):
@@ -154,6 +154,34 @@ def test_stand_ins_can_be_measured(tmp_path, monkeypatch):
     result = perform(find_recipe("B-F3"), "smoke", tmp_path, lambda jobs: done_here(jobs, tmp_path))
     assert {run["state"] for run in result.runs} == {"done"}
     assert np.isfinite(result.verdicts[0].effect)
+
+
+def test_the_images_of_the_paper_scale_are_asked_for_and_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPHEROMETER_DATA", str(tmp_path / "sets"))
+    with pytest.raises(MissingDataError, match=r"imagenet-100\.npz: not found in .*yours to bring"):
+        b_transformers._brought()
+    (tmp_path / "sets").mkdir()
+    np.savez(tmp_path / "sets" / "imagenet-100.npz", images=np.zeros((2, 8, 8, 3), np.uint8), labels=np.array([3, 7]))
+    settings = {"model": "digits-mlp", "data": "imagenet-100.npz", "num": 2, "seed": 0, "weights": "random"}
+    _, inputs, targets = b_transformers._subject(settings | {"targets": "labels"})
+    assert inputs.shape == (2, 3, 8, 8)
+    assert targets.argmax(1).tolist() == [3, 7]
+
+
+def test_what_the_text_leaves_open_is_told_at_paper_scale():
+    for name, words in (
+        ("B-F1", "not standardised"),
+        ("B-FG5", "not standardised"),
+        ("D-F3", "no augmentation"),
+        ("D-F6", "no augmentation"),
+        ("C-F1", "6,000 steps of gradient descent"),
+        ("C-F16", "2,000 steps of gradient descent"),
+        ("C-F5", "six seeds where the paper shows one"),
+    ):
+        assert words in " ".join(find_recipe(name).at("paper").departures), name
+    assert "three seeds" not in " ".join(find_recipe("C-F5").at("paper").departures)
+    assert max(run.job.settings["loop"]["steps"] for run in find_recipe("C-F5").at("paper").runs) == 100_000
 
 
 def test_images_are_prepared_as_the_model_was_trained():

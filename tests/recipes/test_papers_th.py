@@ -84,3 +84,8 @@ def test_smoke_of_the_slower_ones(name, tmp_path):
     result = perform(find_recipe(name), "smoke", tmp_path, lambda jobs: done_here(jobs, tmp_path))
     assert {run["state"] for run in result.runs} == {"done"}
     assert result.verdicts[0].answer == "holds"
+
+
+def test_what_the_jacobian_norm_leaves_out_claims_all_of_its_finding():
+    words = " ".join(claim.sentence for claim in find_recipe("TH-5").experiment("smoke").claims)
+    assert all(part in words for part in ("‖J‖ falls", "gap is larger", "V rises"))

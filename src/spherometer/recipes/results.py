@@ -46,7 +46,7 @@ class Results:
     """What finished runs hold, read once: curves over steps and values at the end.
 
     Labels choose runs: `results.final("final_sharpness", smoothing=0.5)` has one value for each seed, in their order. A
-    run that failed, however far it came, or never wrote the name, counts as nan: it is seen, and not dropped in silence.
+    run that failed, however far it came, or never wrote the name, counts as nan: seen, and not dropped in silence.
     """
 
     def __init__(self, runs: Sequence[Run], root: Path) -> None:

@@ -45,4 +45,8 @@ def open_choices(network: str) -> list[str]:
         "mlp4": ["hidden width 256 (not in the text)"],
         "lenet": [],
     }
-    return ["100,000 iterations (the text says only that they are more than 50,000)", *chosen[network]]
+    return [
+        "100,000 iterations (the text says only that they are more than 50,000)",
+        "inputs as they are, from 0 to 1, not standardised (not in the text)",
+        *chosen[network],
+    ]

@@ -21,7 +21,8 @@ from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe
 from spherometer.recipes.results import Results, Run
 from spherometer.records import RunWriter
 from spherometer.sweeps import Job
-from spherometer.zoo import build_model, find_timm_weights, load_data, load_weights
+from spherometer.zoo import MissingDataError, build_model, find_timm_weights, load_data, load_weights
+from spherometer.zoo.datasets.layout import ENVIRONMENT_VARIABLE, roots
 
 STAND_INS = (
     *("digits-linear", "digits-mlp", "digits-cnn", "digits-resnet8", "mlp4", "mlp-100", "mlp-10-100", "fcn3-mnist"),
@@ -29,7 +30,7 @@ STAND_INS = (
 )  # networks of our own zoo, where timm is missing
 SHARPNESS, SENSITIVITY = "adaptive_sharpness", "normalised_mls"
 RHO = 0.1  # ρ² = 0.01
-IMAGENET = "imagenet-100.npz"  # 100 images of the validation set and their labels, in the current folder
+IMAGENET = "imagenet-100.npz"  # 100 images of the validation set and their labels, brought by the user
 
 
 @recipe(
@@ -93,7 +94,8 @@ def perform(settings: Mapping[str, Any], folder: Path) -> None:
 
 def _subject(settings: Mapping[str, Any]) -> tuple[nn.Module, Tensor, Tensor]:
     """The model in eval mode, images as it wants them, and targets between 0 and 1."""
-    data = load_data(settings["data"], num=settings["num"])
+    wanted = settings["data"]
+    data = load_data(_brought() if wanted == IMAGENET else wanted, num=settings["num"])
     name, seed = settings["model"], settings["seed"]
     inputs = data.inputs
     if name.startswith("timm:"):
@@ -112,6 +114,19 @@ def _subject(settings: Mapping[str, Any]) -> tuple[nn.Module, Tensor, Tensor]:
     if settings["targets"] == "own outputs":
         return model, inputs, outputs
     return model, inputs, functional.one_hot(data.targets, outputs.shape[1]).to(outputs.dtype)
+
+
+def _brought() -> Path:
+    """The images of ImageNet, where other data sets are looked for, or in the current folder."""
+    places = [*roots(None), Path()]
+    for place in places:
+        if (place / IMAGENET).is_file():
+            return place / IMAGENET
+    raise MissingDataError(
+        f"{IMAGENET}: not found in {', '.join(str(place) for place in places)}: it is yours to bring, 100 images and "
+        "labels of the ImageNet validation set by numpy.savez (see B-F3 in docs/recipes.md), placed there or in "
+        f"{ENVIRONMENT_VARIABLE}"
+    )
 
 
 def _prepared(images: Tensor, wanted: Mapping[str, Any]) -> Tensor:
@@ -155,7 +170,11 @@ def _departures(scale: Scale, runs: list[Run], missing: bool) -> list[str]:
     told = [f"{random} of {len(runs)} models have random weights: their trained ones are not at hand"] if random else []
     told.append("sampled adaptive sharpness is multiplied by 2/ρ² (B-e13); normalised MLS by power iteration (B-e14)")
     if scale == "paper":
-        return [*told, "which 181 models is not in the text: chosen by family", f"images from {IMAGENET}"]
+        return [
+            *told,
+            "which 181 models is not in the text: chosen by family",
+            f"100 images of the user's choice, in {IMAGENET}",
+        ]
     if missing:
         told.insert(0, "timm is not installed: networks of our own zoo instead of vision transformers")
     return [

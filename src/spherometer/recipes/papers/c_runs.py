@@ -134,21 +134,28 @@ def descent_run(scale: Scale, network: str, rate: float, seed: int) -> Run:
 
 
 def descent_steps(scale: Scale, network: str) -> int:
-    """How long gradient descent goes on: the paper says until convergence, and shows these."""
+    """How long gradient descent goes on: the paper says until convergence."""
     return int(at_scale(scale, smoke=20, laptop=500, paper=6000 if network == "cnn6" else 2000))
 
 
 def departures(
-    scale: Scale, network: str, *more: str, descent: bool = False, faster: Mapping[str, float] | None = None
+    scale: Scale,
+    network: str,
+    *more: str,
+    descent: bool = False,
+    faster: Mapping[str, float] | None = None,
+    num_seeds: str = "three",
 ) -> list[str]:
     """What all figures of Setting 1 leave open, and what is smaller at this scale."""
     factors: Mapping[str, float] = faster or (DESCENT_FASTER if descent else FASTER)
     if scale == "paper":
         common = [
-            "three seeds where the paper shows one run, so that claims can be judged",
+            f"{num_seeds} seeds where the paper shows one run, so that claims can be judged",
             "inputs standardised by channel: chosen here, not in the text",
             "curvature on 5,000 samples (the text: 5-25 % of the data)",
         ]
+        steps = f"{descent_steps(scale, network):,} steps of gradient descent: the text says until convergence"
+        common += [steps] if descent else []
     elif scale == "smoke":
         common = ["a 64-16-16-10 network on 100 digits: shows that it runs, and nothing else"]
     else:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Tables = Mapping[str, Mapping[str, Any]]  # of settings
+PLAIN = "inputs as they are, from 0 to 1, not standardised, and no augmentation (not in the text)"
 
 
 @dataclass(frozen=True)

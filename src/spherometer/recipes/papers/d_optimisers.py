@@ -8,6 +8,7 @@ from typing import Any
 from spherometer.figures.panels import Panel, Panels, over_seeds
 from spherometer.recipes.claims import Claim
 from spherometer.recipes.margins import above, larger, numbers
+from spherometer.recipes.papers.d_networks import PLAIN
 from spherometer.recipes.recipe import Experiment, Scale, Table, at_scale, recipe, variant
 from spherometer.recipes.results import Results, Run, training_run
 from spherometer.recipes.spectra import spectrum_panel
@@ -140,6 +141,7 @@ def _table(results: Results, *, data: str) -> Table:
 def _departures(scale: Scale, data: str) -> list[str]:
     chosen = [
         "batch size 128 (not in the text)",
+        PLAIN,
         f"iterates averaged from {AVERAGED:.0%} of the epochs on (not in the text, D-e19)",
         "the official test set instead of a validation split",
         "the paper's Frobenius norm is read as Tr(H²)/P (D-e13)",

@@ -10,7 +10,7 @@ from spherometer.figures.panels import Panel, Panels
 from spherometer.recipes.claims import AnyClaim, Claim
 from spherometer.recipes.ends import label_panel
 from spherometer.recipes.margins import above, larger, numbers, rising
-from spherometer.recipes.papers.d_networks import NETWORKS, Network
+from spherometer.recipes.papers.d_networks import NETWORKS, PLAIN, Network
 from spherometer.recipes.recipe import Experiment, Scale, Table, at_scale, recipe, variant
 from spherometer.recipes.results import Results, Run, training_run
 from spherometer.recipes.spectra import spectrum_panel
@@ -193,7 +193,7 @@ def _table(results: Results, *, wanted: Network) -> Table:
 
 
 def _departures(scale: Scale, wanted: Network) -> list[str]:
-    chosen = ["batch size 128 (not in the text)", *wanted.chosen]
+    chosen = ["batch size 128 (not in the text)", PLAIN, *wanted.chosen]
     chosen.append("the official test set instead of a validation split")
     if scale == "paper":
         return [*chosen, "three seeds (the paper shows one)"]

@@ -13,7 +13,7 @@ from torch import nn
 from spherometer.figures.panels import Panel, Panels, over_seeds
 from spherometer.recipes.claims import Claim, Inequality
 from spherometer.recipes.ends import label_panel
-from spherometer.recipes.margins import rising
+from spherometer.recipes.margins import above, falling, rising
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe
 from spherometer.recipes.results import Results, Run, training_run
 from spherometer.records import RunWriter
@@ -82,6 +82,18 @@ def variation(scale: Scale) -> Experiment:
                 "what was met is at most what is certified, for every network",
                 lambda results: np.array(results.final("variation_upper")) - np.array(results.final("variation_lower")),
                 source="TH-5; Q72",
+            ),
+            Claim(
+                "‖J‖ falls with the batch size",
+                partial(falling, name="jacobian", over="batch"),
+                unit="ln of the factor over the range",
+                source="TH-5; A Sec 6, gap G6",
+            ),
+            Claim(
+                "the generalisation gap is larger with the largest batch than with the smallest",
+                partial(above, name="gap", here={"batch": batches[-1]}, there={"batch": batches[0]}),
+                unit="loss",
+                source="TH-5; gap G6",
             ),
             Claim(
                 "V rises with the batch size",
