@@ -87,5 +87,5 @@ def test_smoke_of_the_slower_ones(name, tmp_path):
 
 
 def test_what_the_jacobian_norm_leaves_out_claims_all_of_its_finding():
-    words = " ".join(claim.sentence for claim in find_recipe("TH-5").experiment("smoke").claims)
+    words = " ".join(claim.sentence for claim in find_recipe("TH-5").at("smoke").claims)
     assert all(part in words for part in ("‖J‖ falls", "gap is larger", "V rises"))
