@@ -54,7 +54,7 @@ class SymmetricMatrix:
 
         A difference of two large matrices is no more exact than these.
         """
-        largest = max(size, getattr(self._operator, "terms_norm", 0.0))
+        largest = float(max(size, getattr(self._operator, "terms_norm", 0.0)))
         return self.epsilon * (50 + 0.1 * self.num_rows**0.5) * largest
 
     def apply(self, columns: Tensor) -> Tensor:
