@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from spherometer.recipes.claims import Claim, Correlation, Inequality, Near, Stronger, judge
+from spherometer.recipes.claims import Claim, Correlation, Inequality, Near, Stronger, Weak, judge
 from spherometer.recipes.verdicts import Verdict
 
 
@@ -189,6 +189,19 @@ def test_the_stronger_of_two_correlations():
     assert few.answer == "undecided"
     assert "5 runs: at least 8" in few.remark
     assert "one length" in verdict_of(Stronger("odd", lambda _: (x[:5], y, z))).remark
+
+
+def test_a_weak_correlation_is_one_below_a_border():
+    x, y, z = columns(num=200)
+    assert verdict_of(Weak("y hardly with z", lambda _: (y, z))).answer == "holds"
+    assert verdict_of(Weak("x hardly with z", lambda _: (x, z))).answer == "fails"
+    assert verdict_of(Weak("-x hardly with z", lambda _: (-x, z))).answer == "holds"
+    assert verdict_of(Weak("few", lambda _: (y[:3], z[:3]))).answer == "undecided"
+    assert verdict_of(Weak("flat", lambda _: (np.ones(9), z[:9]))).answer == "undecided"
+    rng, trials = np.random.default_rng(2), 400
+    draws = [rng.multivariate_normal([0, 0], [[1, 0.3], [0.3, 1]], size=50).T for _ in range(trials)]
+    wrong = sum(verdict_of(Weak("r = 0.3", lambda _, pair=pair: tuple(pair))).answer == "holds" for pair in draws)
+    assert 0.01 < wrong / trials < 0.05 + 4 * math.sqrt(0.05 * 0.95 / trials)
 
 
 def test_verdicts_are_plain_data():

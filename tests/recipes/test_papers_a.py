@@ -144,6 +144,72 @@ def test_a_linearised_network_keeps_its_sharpness(tmp_path):
     assert ratio == pytest.approx(1, abs=0.01)
 
 
+def answers(tmp_path, name, rows, scale="laptop"):
+    """The verdicts on rows by the labels of a run."""
+    experiment = find_recipe(name).at(scale)
+    runs = [written(tmp_path, dict(run.labels), rows(dict(run.labels))) for run in experiment.runs]
+    return {verdict.sentence: verdict.answer for verdict in judge(experiment.claims, Results(runs, tmp_path))}
+
+
+def test_near_zero_loss_and_accuracy_are_judged_with_weight_decay(tmp_path):
+    def rows(labels, loss=0.001, gain=0.1):
+        noise, decayed = 1 + 0.01 * labels["seed"], labels["weight_decay"] > 0
+        ends = {"train_loss": loss * noise, "test_loss": 0.5 * noise, "test_accuracy": 0.8 * noise + gain * decayed}
+        return {f"final_{name}": value for name, value in ends.items()}
+
+    sentences = (
+        "without weight decay the training loss is near zero",
+        "the most weight decay gives a better test accuracy than none",
+    )
+    found = answers(tmp_path / "as", "A-F2", rows)
+    assert [found[sentence] for sentence in sentences] == ["holds", "holds"]
+    found = answers(tmp_path / "not", "A-F2", lambda labels: rows(labels, loss=0.1, gain=-0.1))
+    assert [found[sentence] for sentence in sentences] == ["fails", "fails"]
+
+
+def test_only_sam_may_lower_the_sharpness_and_strong_mixing_raises_the_norm(tmp_path):
+    def rows(labels, others=0.0, again=1.0):
+        noise = 1 + 0.01 * labels["seed"]
+        rate = 1.0 if labels["technique"] == "SAM" else others
+        norm = 1.0 if not labels["strength"] else 0.5 if labels["strength"] < 0.3 else 0.5 + 0.3 * again
+        return {a_regularisers.SHARPNESS: noise * np.exp(-rate * labels["strength"]), a_regularisers.NORM: noise * norm}
+
+    mixing, again = (
+        "only SAM lowers it: mixup lowers the sharpness by less than 10%",
+        "the Jacobian norm rises again at large β of mixup",
+    )
+    found = answers(tmp_path / "as", "A-F5", rows)
+    assert (found[mixing], found[again]) == ("holds", "holds")
+    found = answers(tmp_path / "not", "A-F5", lambda labels: rows(labels, others=1.0, again=-1.0))
+    assert (found[mixing], found[again]) == ("fails", "fails")
+
+
+def test_penalties_have_to_be_alike_and_monotonic(tmp_path):
+    def rows(labels, input_too=1.0, wave=0.0):
+        size = {"reference": 3.0, "mean-jacobian": 1.0, "input-jacobian": input_too}[labels["penalty"]]
+        place = [0.0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1].index(labels["coefficient"])
+        step = place if place < 4 else place - 3
+        value = np.exp(-size * (step or 0) + wave * (step == 1) + 0.01 * labels["seed"])
+        value = value if labels["penalty"] != "reference" else np.exp(-3.0 + 0.01 * labels["seed"])
+        losses = {"final_train_loss": 1.0, "final_test_loss": 1.0 + value}
+        return losses | {a_regularisers.NORM: value, a_regularisers.SHARPNESS: 1.0}
+
+    found = answers(tmp_path / "as", "A-F33", rows)
+    assert set(found.values()) == {"holds"}, found
+    unlike = answers(tmp_path / "unlike", "A-F33", lambda labels: rows(labels, input_too=0.5))
+    assert unlike["both penalties lower the gap alike, within a factor of 2"] == "fails"
+    waves = answers(tmp_path / "waves", "A-F33", lambda labels: rows(labels, wave=1.5))
+    assert waves["the Param. penalty lowers the gap with every step of its coefficient"] == "fails"
+
+
+def test_weight_decay_is_swept_at_paper_scale():
+    runs = find_recipe("A-F23").at("paper").runs
+    swept = [run for run in runs if run.labels["technique"] == "weight decay"]
+    assert {run.job.settings["method"].get("weight_decay", 0.0) for run in swept} == {0.0, 1e-4, 5e-4, 1e-3}
+    usual = {run.job.key for run in swept if run.labels["strength"] == a_regularisers.USUAL}
+    assert usual == {run.job.key for run in runs if run.labels["technique"] == "SAM" and not run.labels["strength"]}
+
+
 def test_the_features_of_hidden_layers_are_drawn_over_the_iterations(tmp_path):
     entry = find_recipe("A-F30")
     perform(entry, "smoke", tmp_path, lambda jobs: done_here(jobs, tmp_path))

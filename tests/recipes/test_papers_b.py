@@ -184,6 +184,31 @@ def test_what_the_text_leaves_open_is_told_at_paper_scale():
     assert max(run.job.settings["loop"]["steps"] for run in find_recipe("C-F5").at("paper").runs) == 100_000
 
 
+def test_outliers_are_families_off_the_trend(tmp_path):
+    def verdicts(root, mobile, fast):
+        runs = []
+        for place, run in enumerate(find_recipe("B-F3").at("paper").runs):
+            family = b_transformers._family(run.labels["model"])
+            shift = {"mobilevit": mobile, "fastvit": fast}.get(family, 0.1 * (-1) ** place)
+            sharpness = float(np.exp(place % 17))
+            values = {"adaptive_sharpness": [sharpness], "normalised_mls": [sharpness * np.exp(shift + 0.001 * place)]}
+            runs.append(curves(root, dict(run.labels), **values))
+        return [verdict.answer for verdict in judge(find_recipe("B-F3").at("paper").claims, Results(runs, root))]
+
+    assert verdicts(tmp_path / "as", 1.0, -1.0) == ["holds"] * 3
+    assert verdicts(tmp_path / "not", -1.0, 1.0) == ["holds", "fails", "fails"]
+    assert len(find_recipe("B-F3").at("laptop").claims) == 1
+
+
+def test_findings_of_paper_b_have_claims():
+    for name, words in (
+        ("B-FH8", "NMLS rises and falls with √S"),
+        ("B-FG6", "κ correlates weakly or negatively with gap"),
+        ("B-FG7", "log volume correlates more with gap than D_PR"),
+    ):
+        assert any(words in claim.sentence for claim in find_recipe(name).at("laptop").claims), name
+
+
 def test_images_are_prepared_as_the_model_was_trained():
     import torch
 

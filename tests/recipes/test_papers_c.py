@@ -251,6 +251,77 @@ def test_an_example_is_tracked_and_autoattack_needs_a_defence():
         Settings.of({"loop": {"steps": 1}, "measurement": {"autoattack": 5}}).checked()
 
 
+def judged_as_printed(tmp_path, name, printed):
+    """The verdicts of a recipe at paper scale on accuracies by the labels of a run, three seeds around each."""
+    experiment = find_recipe(name).at("paper")
+    runs = []
+    for run in experiment.runs:
+        accuracy, spread = printed(run.labels)
+        value = accuracy + spread * (run.labels["seed"] - 1)
+        runs.append(made(tmp_path, dict(run.labels), final_test_accuracy=[value / 100]))
+    return {verdict.sentence: verdict.answer for verdict in judge(experiment.claims, Results(runs, tmp_path))}
+
+
+def test_the_printed_numbers_satisfy_the_claims_of_the_main_table(tmp_path):
+    def printed(labels, penalty="95.5 ± 0.1"):
+        method = labels["method"]
+        if method in ("gradient norm", "input Jacobian"):
+            text = penalty if labels["model"] == "wrn-28-2" else "96.25 ± 0.05"
+        else:
+            wide = "model" in labels
+            table = c_printed.SIMPLE_WHOLE if labels.get("whole") else c_printed.SIMPLE
+            row = c_printed.WIDE[labels["model"], labels["data"]] if wide else table[labels["rate"]]
+            text = row[("SGD", "SAM", "ASAM", "EJR").index(method)]
+        mean, _, spread = text.replace("-", "20 ± 1").partition(" ± ") if text == "-" else text.partition(" ± ")
+        return float(mean), float(spread)
+
+    found = judged_as_printed(tmp_path / "printed", "C-T1", printed)
+    assert set(found.values()) == {"holds"}, found
+    assert sum("wide networks" in sentence for sentence in found) == 5
+    assert "ASAM fails in full batches: about 20 % are right" in found
+    better = judged_as_printed(tmp_path / "better", "C-T1", lambda labels: printed(labels, penalty="99 ± 0.1"))
+    assert better["EJR beats the gradient norm penalty on the wide networks"] == "fails"
+
+
+def test_the_printed_radii_are_the_best(tmp_path):
+    def printed(labels):
+        if "pair" in labels:
+            key, table = (
+                tuple(map(float, labels["pair"].split())),
+                c_printed.SEARCH_WHOLE if labels["whole"] else c_printed.SEARCH,
+            )
+            return float(table[key][labels["method"] == "EJR"].rstrip("*")), 0.05
+        base, radii = c_printed.RADII[labels["data"], labels["epochs"]]
+        return float(radii[labels["rho"]][0] if labels["method"] == "EJR" else base.partition(" ")[0]), 0.01
+
+    found = judged_as_printed(tmp_path / "printed", "C-T5", printed)
+    assert sum("better than the smallest and the largest" in sentence for sentence in found) == 4
+    assert set(found.values()) == {"holds"}, found
+    steady = judged_as_printed(tmp_path / "steady", "C-T5", lambda labels: (90 + (labels.get("rho") or 0), 0.01))
+    assert steady["ρ = 2 is better than the smallest and the largest ρ on cifar10, 200 epochs"] == "fails"
+
+
+def test_tables_read_what_recipes_plan(monkeypatch):
+    entries = {what: ours for what, _, ours in c_tables.table_three()}
+    assert entries["λ_reg of simple EJR, full batch"] == 0.001
+    monkeypatch.setattr("spherometer.recipes.papers.c_explicit.WHOLE_COEFFICIENT", 0.005)
+    entries = {what: ours for what, _, ours in c_tables.table_three()}
+    assert entries["λ_reg of simple EJR, full batch"] == 0.005
+    monkeypatch.setattr("spherometer.recipes.papers.c_wide.EPOCHS", 300)
+    assert {what: ours for what, _, ours in c_tables.table_four()}["Setting 2: epochs"] == 300
+
+
+def test_the_deeper_network_has_to_oscillate_too(tmp_path):
+    experiment = find_recipe("C-F27").at("smoke")
+    turning = np.cumsum([[(-1.0) ** step, 0.01] for step in range(21)], axis=0)
+    straight = np.cumsum([[1.0, 0.01]] * 21, axis=0)
+    paths = {"cnn6": turning, "vgg11": straight, "fcn3": straight}
+    runs = [made(tmp_path, dict(run.labels), arrays=paths[run.labels["network"]]) for run in experiment.runs]
+    found = {verdict.sentence: verdict.answer for verdict in judge(experiment.claims, Results(runs, tmp_path))}
+    assert found["steps of the deeper network turn back on themselves too, in the second half of its path"] == "fails"
+    assert found["on the easy task there is no oscillation"] == "holds"
+
+
 def test_radii_are_drawn_where_the_axis_names_them(tmp_path):
     experiment = find_recipe("C-T5").at("paper")
     radii = [(run, (run.labels.get("rho") or 0) / 100) for run in experiment.runs]

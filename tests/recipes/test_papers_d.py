@@ -134,3 +134,38 @@ def test_smoke(name, tmp_path):
     assert all(np.isfinite(verdict.effect) for verdict in result.verdicts)
     if name == "D-TOY":
         assert {verdict.answer for verdict in result.verdicts[:2]} == {"holds"}
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "label", "largest", "words"),
+    [
+        ("D-F6", "final_batch_sharpness", "optimiser", "Adam", "about 35 times"),
+        ("D-F8", "final_sharpness", "decay", 5e-4, "about 1,000 times"),
+    ],
+)
+def test_so_many_times_is_not_merely_larger(name, row, label, largest, words, tmp_path):
+    def answer(root, factor):
+        experiment, runs = find_recipe(name).at("laptop"), []
+        for run in experiment.runs:
+            value = (factor if run.labels[label] == largest else 1.0) * (1 + 0.01 * run.labels["seed"])
+            made_up = Run(run.labels, Job("nowhere:nothing", dict(run.labels)))
+            with RunWriter(made_up.job.folder(root)) as writer:
+                writer.write(1, {row: value + 0.001 * (run.labels[label] == largest) * run.labels["seed"]})
+            runs.append(made_up)
+        (found,) = (
+            one
+            for one in judge(experiment.claims, Results(runs, root))
+            if words in one.sentence and "λ₁" in one.sentence
+        )
+        return found.answer
+
+    wanted = 35.0 if name == "D-F6" else 1000.0
+    assert answer(tmp_path / "as", wanted) == "holds"
+    assert answer(tmp_path / "less", 2.0) == "fails"
+    assert words not in " ".join(claim.sentence for claim in find_recipe("D-F7").at("laptop").claims)
+
+
+def test_the_sharpness_of_d_f4_is_held_against_both_rates():
+    sentences = [claim.sentence for claim in find_recipe("D-F4").at("paper").claims]
+    assert any("above 2/α of the first" in sentence for sentence in sentences)
+    assert any("far below 2/α of the last" in sentence for sentence in sentences)

@@ -20,6 +20,7 @@ from spherometer.recipes.statistics import (
     mean_above,
     mean_within,
     pearson,
+    pearson_below,
     spearman,
     spread_of,
     stronger,
@@ -125,6 +126,25 @@ class Correlation:
 
 
 @dataclass(frozen=True)
+class Weak:
+    """Two columns over runs hardly go together, or against each other: Pearson's r is below `most`.
+
+    0.3 is where Cohen (1988) has correlations of medium size begin.
+    """
+
+    sentence: str
+    pairs: Callable[[Any], tuple[Numbers, Numbers]]
+    most: float = 0.3
+    unit: str = "Pearson's r"
+    source: str = ""
+
+    def evidence(self, results: Any, level: float) -> Evidence:
+        """Fisher's test of r against the border."""
+        (x, y), missing = _finite(*self.pairs(results))
+        return Evidence(pearson_below(x, y, self.most, level=level), missing, (), None, self.most)
+
+
+@dataclass(frozen=True)
 class Stronger:
     """Of three columns (x, y, z) over runs, x correlates more with z than y does: a bootstrap over runs."""
 
@@ -164,7 +184,7 @@ class Inequality:
         return Evidence(tested, missing, (words,) if num else (), -self.error, spare=0.0)
 
 
-AnyClaim = Claim | Near | Correlation | Stronger | Inequality
+AnyClaim = Claim | Near | Correlation | Weak | Stronger | Inequality
 
 
 def judge(claims: Sequence[AnyClaim], results: Any, alpha: float = 0.05) -> list[Verdict]:

@@ -11,7 +11,7 @@ import numpy as np
 from spherometer.recipes.results import Curve, Results
 
 INTERPOLATED = 0.01  # training loss from which on a network counts as interpolating
-NAMES = ("train_loss", "jacobian_sharpness", "log_volume", "mls", "participation_ratio")
+NAMES = ("train_loss", "jacobian_sharpness", "log_volume", "mls", "nmls", "participation_ratio")
 Curves = dict[str, Curve]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import special, stats
@@ -105,6 +105,15 @@ def pearson(x: Numbers, y: Numbers, given: Sequence[Numbers] = (), *, level: flo
     reach = float(special.ndtri((1 + level) / 2)) / math.sqrt(freedom - 1) if freedom > 1 else math.inf
     low, high = (math.tanh(math.atanh(r) + sign * reach) for sign in (-1, 1))
     return Tested(r, low, high, *_tails(t, freedom), num, needed)
+
+
+def pearson_below(x: Numbers, y: Numbers, most: float, *, level: float = 0.95) -> Tested:
+    """Pearson's r < most by Fisher's artanh r, which is normal with variance 1 / (n − 3)."""
+    found = pearson(x, y, level=level)
+    if math.isnan(found.value) or found.num < 4:
+        return replace(found, p=1.0, against=1.0, needed=lambda _: None)
+    reach = (math.atanh(min(max(found.value, -1 + 1e-12), 1 - 1e-12)) - math.atanh(most)) * math.sqrt(found.num - 3)
+    return replace(found, p=float(special.ndtr(reach)), against=float(special.ndtr(-reach)), needed=lambda _: None)
 
 
 def spearman(x: Numbers, y: Numbers) -> float:

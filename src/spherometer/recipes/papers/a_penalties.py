@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spherometer.figures.panels import Panel, Panels
-from spherometer.recipes.claims import Claim
+from spherometer.recipes.claims import Claim, Near
 from spherometer.recipes.ends import gap, mean_line, over_label
 from spherometer.recipes.margins import Quantity, averaged, falling, levels_of, numbers
 from spherometer.recipes.papers.a_networks import JACOBIAN, NAMES, SHARPNESS, data_of, model_of, smaller_setting
@@ -18,6 +18,7 @@ from spherometer.recipes.results import Results, Run, training_run
 NORM = f"final_{JACOBIAN}"
 PENALTIES = {"mean-jacobian": "Param.", "input-jacobian": "Input"}
 COEFFICIENTS = {"mean-jacobian": (0.0, 1e-3, 1e-2, 1e-1), "input-jacobian": (0.0, 1e-6, 1e-5, 1e-4)}
+ALIKE = 2.0  # factor that two penalties may differ by and still behave alike
 REFERENCE = "reference"  # the label of the unpenalised run with the large learning rate
 SHOWN: dict[str, Quantity] = {"Jacobian norm": NORM, "gap": gap}
 
@@ -48,12 +49,34 @@ def penalties(scale: Scale) -> Experiment:
             ),
             *(
                 Claim(
-                    f"the {word} penalty brings the Jacobian norm nearer to that of the large learning rate",
-                    averaged(partial(_approach, penalty=penalty), "data"),
-                    unit="distance of ln ‖J‖ without penalty − with the largest",
+                    f"the {word} penalty brings the {name} nearer to that of the large learning rate",
+                    averaged(partial(_approach, quantity=quantity, penalty=penalty), "data"),
+                    unit="distance of its logarithm without penalty − with the largest",
                     source="A-F33",
                 )
                 for penalty, word in PENALTIES.items()
+                for name, quantity in SHOWN.items()
+            ),
+            *(
+                Claim(
+                    f"the {word} penalty lowers the {name} with every step of its coefficient",
+                    averaged(partial(_smallest_fall, quantity=quantity, penalty=penalty), "data"),
+                    unit="ln of the factor at the step where it falls least",
+                    source="A-F33",
+                )
+                for penalty, word in PENALTIES.items()
+                for name, quantity in SHOWN.items()
+            ),
+            *(
+                Near(
+                    f"both penalties lower the {name} alike, within a factor of {ALIKE:g}",
+                    averaged(partial(_unlike, quantity=quantity), "data"),
+                    target=0.0,
+                    tolerance=float(np.log(ALIKE)),
+                    unit="ln of the factor of Param. − that of Input, from no penalty to the largest coefficient",
+                    source="A-F33",
+                )
+                for name, quantity in SHOWN.items()
             ),
         ],
         figure=_figure,
@@ -94,9 +117,20 @@ def _run(
     )
 
 
-def _approach(results: Results, *, penalty: str, data: str) -> list[float]:
+def _smallest_fall(results: Results, *, quantity: Quantity, penalty: str, data: str) -> list[float]:
+    levels = levels_of(results, "coefficient", penalty=penalty)
+    table = np.log([numbers(results, quantity, data=data, penalty=penalty, coefficient=level) for level in levels])
+    return [float(fall) for fall in (-np.diff(table, axis=0)).min(0)]
+
+
+def _unlike(results: Results, *, quantity: Quantity, data: str) -> list[float]:
+    falls = [falling(results, quantity, over="coefficient", penalty=penalty, data=data) for penalty in PENALTIES]
+    return [one - other for one, other in zip(*falls, strict=True)]
+
+
+def _approach(results: Results, *, quantity: Quantity, penalty: str, data: str) -> list[float]:
     def size(**labels: Any) -> np.ndarray:
-        return np.log(numbers(results, NORM, data=data, **labels))
+        return np.log(numbers(results, quantity, data=data, **labels))
 
     goal = size(penalty=REFERENCE)
     without, most = (size(penalty=penalty, coefficient=strength) for strength in _ends(results, penalty))
@@ -130,6 +164,7 @@ def _figure(results: Results) -> Panels:
 def _departures(scale: Scale) -> list[str]:
     told = [
         "the grids of coefficients are not in the text: chosen here (A-e13)",
+        f"'alike' means within a factor of {ALIKE:g}: chosen here",
         "ResNet18 with batch norm: the caption leaves the network open",
         "the Input penalty is the unbiased N·C‖u'J‖², squared (A-e9)",
         *(text.replace("VGG11", "ResNet18") for text in smaller_setting(scale, "vgg11", "cifar10")),

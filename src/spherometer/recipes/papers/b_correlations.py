@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from spherometer.figures.panels import HeatPanel, Panels
-from spherometer.recipes.claims import AnyClaim, Correlation, Stronger
+from spherometer.recipes.claims import AnyClaim, Correlation, Stronger, Weak
 from spherometer.recipes.papers.b_learners import FASTER, LEARNERS, STAND_INS, open_choices, rate_at
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe, variant
 from spherometer.recipes.results import Results, Run, training_run
@@ -104,6 +104,14 @@ def _more_than(one: str, other: str, target: str, source: str) -> AnyClaim:
     return Stronger(f"{one} correlates more with {target} than {other} does", columns, source=source)
 
 
+def _weak(one: str, other: str, source: str) -> AnyClaim:
+    return Weak(
+        f"{one} correlates weakly or negatively with {other}",
+        lambda results: (table(results)[one], table(results)[other]),
+        source=source,
+    )
+
+
 def _convolutional(source: str) -> list[AnyClaim]:
     pairs = [("Eq 12 bound", "gap"), ("MLS", "gap"), ("NMLS", "gap"), ("√S", "gap")]
     pairs += [("log volume", "√S"), ("log volume", "MLS"), ("Eq 12 bound", "NMLS")]
@@ -117,8 +125,12 @@ CLAIMS = {
         _goes_with("bound D", "MLS", "B-FG6", sign=-1),
         _goes_with("Eq 12 bound", "NMLS", "B-FG6"),
         _more_than("Eq 12 bound", "κ", "gap", "B-FG6"),
+        _weak("κ", "gap", "B-FG6"),
     ],
-    "lenet": lambda: [*_convolutional("B-FG7"), _more_than("MLS", "D_PR", "gap", "B-FG7")],
+    "lenet": lambda: [
+        *_convolutional("B-FG7"),
+        *(_more_than(name, "D_PR", "gap", "B-FG7") for name in ("MLS", "NMLS", "√S", "log volume", "Eq 12 bound")),
+    ],
 }
 
 

@@ -80,7 +80,7 @@ def over_batches(scale: Scale, *, network: str = "vgg11") -> Experiment:
     ]
     name = "B-F2" if network == "vgg11" else "B-FH8"
     claims = _ordered("a smaller batch", partial(rising, over="batch"), f"{name}; 5.3 item 5")
-    claims += _stalls(name, batch=BATCHES[-1]) if network == "vgg11" else [*_stalls(name), _tracks(name)]
+    claims += _stalls(name, batch=BATCHES[-1]) if network == "vgg11" else [*_stalls(name), *_tracks(name)]
     return Experiment(runs, claims, partial(_figure, over="batch", shown="batch"), departures_of(scale, network))
 
 
@@ -145,13 +145,16 @@ def _stalls(source: str, **labels: Any) -> list[AnyClaim]:
     ]
 
 
-def _tracks(source: str) -> AnyClaim:
-    return Claim(
-        "MLS rises and falls with √S during training",
-        lambda results: by_seed(results, lambda curves: correlation(curves, "mls")),
-        unit="correlation over time",
-        source=source,
-    )
+def _tracks(source: str) -> list[AnyClaim]:
+    return [
+        Claim(
+            f"{word} rises and falls with √S during training",
+            lambda results, name=name: by_seed(results, lambda curves: correlation(curves, name)),  # type: ignore[misc]
+            unit="correlation over time",
+            source=source,
+        )
+        for name, word in (("mls", "MLS"), ("nmls", "NMLS"))
+    ]
 
 
 def _figure(results: Results, *, over: str, shown: str) -> Panels:

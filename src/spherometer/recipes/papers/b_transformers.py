@@ -15,7 +15,7 @@ from torch.nn import functional
 from spherometer.figures.panels import Panel, Panels, Series
 from spherometer.metrics import measure
 from spherometer.problems import HalfSquaredError, Problem
-from spherometer.recipes.claims import Correlation
+from spherometer.recipes.claims import AnyClaim, Claim, Correlation, Inequality
 from spherometer.recipes.papers.b_timm_names import FAMILIES, LAPTOP, PAPER, SMOKE
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe
 from spherometer.recipes.results import Results, Run
@@ -29,6 +29,7 @@ STAND_INS = (
     *("cnn6", "resnet20-plain", "wrn-16-1", "all-cnn-c"),
 )  # networks of our own zoo, where timm is missing
 SHARPNESS, SENSITIVITY = "adaptive_sharpness", "normalised_mls"
+FAR = 2.0  # standard deviations that make an outlier: chosen here
 RHO = 0.1  # ρ² = 0.01
 IMAGENET = "imagenet-100.npz"  # 100 images of the validation set and their labels, brought by the user
 
@@ -53,11 +54,45 @@ def transformers(scale: Scale) -> Experiment:
                 lambda results: (_logs(results, SHARPNESS), _logs(results, SENSITIVITY)),
                 sign=1,
                 source="B-F3",
-            )
+            ),
+            *_outliers(models),
         ],
         figure=_figure,
         departures=_departures(scale, runs, missing),
     )
+
+
+def _outliers(models: list[str]) -> list[AnyClaim]:
+    """MobileViT lies above the trend of the others, two FastViT below; where there are enough of them."""
+    families = [_family(model.partition(":")[2]) for model in models]
+    if families.count("mobilevit") < 3 or families.count("fastvit") < 2:
+        return []
+    unit = "distance from the trend of the other families, in its standard deviations"
+    return [
+        Claim(
+            f"MobileViT networks lie more than {FAR:g} standard deviations above the trend of the others",
+            lambda results: list(_distances(results, "mobilevit")),
+            unit=unit,
+            least=FAR,
+            source="B-F3",
+        ),
+        Inequality(
+            f"at least two FastViT networks lie more than {FAR:g} standard deviations below it",
+            lambda results: [-FAR - float(np.sort(_distances(results, "fastvit"))[1])],
+            unit=f"−{FAR:g} − the second lowest {unit}",
+            source="B-F3",
+        ),
+    ]
+
+
+def _distances(results: Results, family: str) -> np.ndarray:
+    """Of ln normalised MLS from the line through the networks that are no outliers in the paper."""
+    kinds = np.array([_family(str(run.labels["model"])) for run in results.choose()])
+    x, y = (np.array(_logs(results, name)) for name in (SHARPNESS, SENSITIVITY))
+    others = ~np.isin(kinds, ("mobilevit", "fastvit")) & np.isfinite(x) & np.isfinite(y)
+    line = np.polynomial.Polynomial.fit(x[others], y[others], 1)
+    spread = float((y - line(x))[others].std(ddof=2))
+    return np.asarray((y - line(x))[kinds == family] / spread)
 
 
 def _run(scale: Scale, model: str) -> Run:

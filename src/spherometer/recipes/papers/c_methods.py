@@ -21,6 +21,7 @@ ASCENT_RADII = {  # Table 3: CIFAR-10, CIFAR-100
 NARROWER = 10  # radii of the small networks: their weights are about ten times shorter
 _SMALL = {"model": "digits-cnn", "width": 8}
 METHODS = ("SGD", "SAM", "ASAM", "EJR")
+PENALISED = {"gradient norm": "gradient-norm", "input Jacobian": "input-jacobian"}  # compared in the text of Sec 5.3
 
 
 def simple_run(
@@ -77,9 +78,14 @@ def wide_run(
     `epochs` and `rho` are the paper's; a small network takes a tenth of each.
     """
     used = at_scale(scale, smoke=2, laptop=epochs // 10, paper=epochs)
-    kinds = {"SGD": "plain", "SAM": "sam", "ASAM": "asam", "EJR": "ejr", "EJR.v2": "ejr-v2"}
-    chosen: dict[str, Any] = {"method": kinds[method], "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 5e-4}
-    if method != "SGD":
+    kinds = {"SAM": "sam", "ASAM": "asam", "EJR": "ejr", "EJR.v2": "ejr-v2"}
+    chosen: dict[str, Any] = {
+        "method": kinds.get(method, "plain"),
+        "learning_rate": 0.1,
+        "momentum": 0.9,
+        "weight_decay": 5e-4,
+    }
+    if method in kinds:
         chosen["rho"] = _radius(scale, ASCENT_RADII[data][kinds[method].removesuffix("-v2")] if rho is None else rho)
     if mu is not None:
         chosen["mu"] = mu
@@ -112,7 +118,7 @@ def wide_run(
             paper={"data": data, "standardise": "channelwise"},
         ),
         model={"model": model} if scale == "paper" else {"model": "digits-resnet8"},
-        objective={"label_smoothing": 0.1},
+        objective={"label_smoothing": 0.1} | ({"penalty": PENALISED[method]} if method in PENALISED else {}),
         method=chosen,
         loop=loop,
     )

@@ -6,6 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from spherometer.figures.panels import Panel, Panels
 from spherometer.recipes.claims import Claim
 from spherometer.recipes.ends import label_panel, over_label
@@ -28,6 +30,7 @@ from spherometer.recipes.papers.c_printed import RADII, SEARCH, SEARCH_WHOLE
 from spherometer.recipes.recipe import Experiment, Scale, Table, recipe
 from spherometer.recipes.results import Results
 
+BEST: dict[str, tuple[float, ...]] = {"cifar10": (2,), "cifar100": (4, 5)}  # radii of the text
 WIDE_SEEDS = {"smoke": 1, "laptop": 3, "paper": 3}
 
 
@@ -91,7 +94,7 @@ def _search_rows(scale: Scale) -> tuple[list[Any], list[Any], dict[tuple[str, in
 def _radius_claims(wide: dict[tuple[str, int], list[float]]) -> list[Claim]:
     found = []
     for (data, epochs), radii in wide.items():
-        labels = {"data": data, "epochs": epochs}
+        labels: dict[str, Any] = {"data": data, "epochs": epochs}
         found.append(
             Claim(
                 f"efficient EJR improves the wide network on {data}, {epochs} epochs, on average over radii",
@@ -103,7 +106,26 @@ def _radius_claims(wide: dict[tuple[str, int], list[float]]) -> list[Claim]:
                 source="C-T5",
             )
         )
+        best = [rho for rho in BEST[data] if rho in radii]
+        if best and {radii[0], radii[-1]}.isdisjoint(best):
+            found.append(
+                Claim(
+                    f"ρ = {' and '.join(f'{rho:g}' for rho in best)} is better than the smallest and the largest ρ on "
+                    f"{data}, {epochs} epochs",
+                    partial(_above_the_ends, best=best, ends=(radii[0], radii[-1]), **labels),
+                    unit=f"{POINTS} above the better of both",
+                    source="C-T5",
+                )
+            )
     return found
+
+
+def _above_the_ends(results: Results, *, best: list[float], ends: tuple[float, float], **labels: Any) -> list[float]:
+    def at(rho: float) -> np.ndarray:
+        return percent(results, method="EJR", rho=rho, **labels)
+
+    margins = np.mean([at(rho) for rho in best], 0) - np.max([at(rho) for rho in ends], 0)
+    return [float(margin) for margin in margins]
 
 
 def _search_figure(results: Results, *, wide: dict[tuple[str, int], list[float]]) -> Panels:

@@ -8,9 +8,9 @@ from typing import Any
 from spherometer.figures.panels import Panel, Panels, Series
 from spherometer.recipes.claims import Inequality
 from spherometer.recipes.papers.c_explicit import wide_rows
-from spherometer.recipes.papers.c_methods import simple_run, wide_run
+from spherometer.recipes.papers.c_methods import simple_run
 from spherometer.recipes.papers.c_robust import defended_run
-from spherometer.recipes.recipe import Experiment, Scale, Table, recipe
+from spherometer.recipes.recipe import Experiment, Scale, Table, find_recipe, recipe
 from spherometer.recipes.results import Results, Run
 from spherometer.training.settings import Settings
 
@@ -40,8 +40,8 @@ def table_three() -> list[Entry]:
         ("epochs, WRN-28-2", 1600, narrow.loop.epochs),
         ("epochs, WRN-28-10", 200, ours("EJR", "cifar10").loop.epochs),
         ("epochs of SGD, WRN-28-10", 400, ours("SGD", "cifar10").loop.epochs),
-        ("λ_reg of simple EJR, B = 128", 0.01, _coefficient(whole=False)),
-        ("λ_reg of simple EJR, full batch", 0.001, _coefficient(whole=True)),
+        ("λ_reg of simple EJR, B = 128", 0.01, _planned("C-T1", method="EJR", whole=False).usual("coefficient")),
+        ("λ_reg of simple EJR, full batch", 0.001, _planned("C-T1", method="EJR", whole=True).usual("coefficient")),
     ]
 
 
@@ -53,15 +53,16 @@ def _asam_eta() -> float:
     return float(signature(ASAM.__init__).parameters["eta"].default)
 
 
-def _coefficient(*, whole: bool) -> float:
-    run = simple_run("paper", 0.03, "EJR", 0, coefficient=0.001 if whole else 0.01, whole=whole)
-    return _settings(run).usual("coefficient")
+def _planned(name: str, **labels: Any) -> Settings:
+    """The settings of a run that a recipe plans at paper scale."""
+    runs = find_recipe(name).at("paper").runs
+    return _settings(next(run for run in runs if labels.items() <= run.labels.items()))
 
 
 def table_four() -> list[Entry]:
     """Augmentation, smoothing, length, schedule, momentum and decay of Settings 1-4."""
     first = _settings(simple_run("paper", 0.03, "SGD", 0))
-    second, third = (_settings(wide_run("paper", "EJR", 0, setting=k, epochs=e)) for k, e in ((2, 400), (3, 200)))
+    second, third = (_planned(name, method="EJR") for name in ("C-F6", "C-F29"))
     fourth = _settings(defended_run("paper", "preact-resnet18", ("at", None, None), 0))
     fifth = _settings(defended_run("paper", "wrn-34-10", ("at", None, None), 0))
     printed: dict[str, tuple[Any, ...]] = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from math import nan
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +37,7 @@ def trajectory(scale: Scale, *, all_networks: bool = False) -> Experiment:
         networks |= {"vgg11": (double, None), "fcn3": (double, None)}
     return Experiment(
         runs=[descent_run(scale, network, rate, seed) for network in networks for seed in seeds(scale)],
-        claims=_claims(zoom, all_networks),
+        claims=_claims(zoom, networks),
         figure=partial(_figure, networks=networks),
         departures=departures(
             scale,
@@ -47,8 +49,8 @@ def trajectory(scale: Scale, *, all_networks: bool = False) -> Experiment:
     )
 
 
-def _claims(zoom: tuple[int, int], all_networks: bool) -> list[AnyClaim]:
-    source = "C-F27" if all_networks else "C-F3"
+def _claims(zoom: tuple[int, int], networks: Mapping[str, tuple[int, Any]]) -> list[AnyClaim]:
+    source = "C-F27" if len(networks) > 1 else "C-F3"
     turning: list[AnyClaim] = [
         Claim(
             "steps turn back on themselves after the first part of the path",
@@ -63,10 +65,17 @@ def _claims(zoom: tuple[int, int], all_networks: bool) -> list[AnyClaim]:
             source=source,
         ),
     ]
-    if not all_networks:
+    if len(networks) == 1:
         return turning
+    shown = networks["vgg11"][0]
     return [
         *turning,
+        Claim(
+            "steps of the deeper network turn back on themselves too, in the second half of its path",
+            lambda results: [-cosine for cosine in _turning(results, "vgg11", shown // 2, shown)],
+            unit="−cos between successive steps, mean over that half",
+            source=source,
+        ),
         Claim(
             "on the easy task there is no oscillation",
             lambda results: _turning(results, "fcn3", *zoom),

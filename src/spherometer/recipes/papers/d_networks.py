@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from spherometer.recipes.claims import Near
+from spherometer.recipes.results import Results
+
 Tables = Mapping[str, Mapping[str, Any]]  # of settings
 PLAIN = "inputs as they are, from 0 to 1, not standardised, and no augmentation (not in the text)"
+
+
+ABOUT = "'about so many times' means within a factor of √10 of it: chosen here"
+
+
+def about(sentence: str, margins: Callable[[Results], list[float]], factor: float, source: str) -> Near:
+    """ln of a factor is that of the paper up to half an order of magnitude."""
+    return Near(sentence, margins, math.log(factor), math.log(10) / 2, unit="ln of the factor", source=source)
 
 
 @dataclass(frozen=True)

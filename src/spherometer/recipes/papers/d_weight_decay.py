@@ -10,7 +10,7 @@ from spherometer.figures.panels import Panel, Panels
 from spherometer.recipes.claims import AnyClaim, Claim
 from spherometer.recipes.ends import label_panel
 from spherometer.recipes.margins import above, larger, numbers, rising
-from spherometer.recipes.papers.d_networks import NETWORKS, PLAIN, Network
+from spherometer.recipes.papers.d_networks import ABOUT, NETWORKS, PLAIN, Network, about
 from spherometer.recipes.recipe import Experiment, Scale, Table, at_scale, recipe, variant
 from spherometer.recipes.results import Results, Run, training_run
 from spherometer.recipes.spectra import spectrum_panel
@@ -63,7 +63,7 @@ def weight_decay(scale: Scale, *, network: str = "softmax-regression", source: s
 def eval_mode(scale: Scale) -> Experiment:
     """The runs of D-F5 with and without L2, measured with running statistics and with those of the batch; gap G18."""
     wanted = NETWORKS["wrn-28-10-bias"]
-    claims = [
+    claims: list[AnyClaim] = [
         Claim(
             f"{words} is larger when regularised, batch norm in eval mode",
             lambda results, quantity=quantity: larger(results, quantity, here=MOST, there=NONE),  # type: ignore[misc]
@@ -72,11 +72,23 @@ def eval_mode(scale: Scale) -> Experiment:
         )
         for words, quantity in (("λ₁", "final_sharpness"), ("Tr(H²)/P", "final_mean_squared_eigenvalue"))
     ]
+    claims += [
+        about(
+            f"{words} is about {factor:,.0f} times as large when regularised, batch norm in eval mode",
+            lambda results, quantity=quantity: larger(results, quantity, here=MOST, there=NONE),  # type: ignore[misc]
+            factor,
+            "D-F8",
+        )
+        for words, quantity, factor in (
+            ("λ₁", "final_sharpness", 1000.0),
+            ("Tr(H²)/P", "final_mean_squared_eigenvalue", 4.9e-5 / 9.8e-12),
+        )
+    ]
     return Experiment(
         _runs(scale, wanted, (0.0, 5e-4)),
         claims,
         _mode_figure,
-        [*_departures(scale, wanted), "the network is that of D-F5 (the caption of D-F8 is lost)"],
+        [*_departures(scale, wanted), ABOUT, "the network is that of D-F5 (the caption of D-F8 is lost)"],
     )
 
 
@@ -141,7 +153,13 @@ def _particular(network: str, source: str) -> list[AnyClaim]:
                 lambda results: [value - 20.0 for value in results.final("final_batch_sharpness", **MOST)],
                 unit="λ₁ − 2/α",
                 source=source,
-            )
+            ),
+            Claim(
+                "and far below 2/α of the last: less than a tenth of it",
+                lambda results: [200.0 - value for value in results.final("final_batch_sharpness", **MOST)],
+                unit="200 − λ₁; the last α is a hundredth of the first",
+                source=source,
+            ),
         ]
     return []
 
