@@ -68,6 +68,8 @@ def test_the_run_without_regularisation_is_shared_by_all_techniques():
 )
 def test_the_papers_own_settings(name, table, entries):
     for run in find_recipe(name).at("paper").runs:
+        if run.labels.get("technique") == "weight decay":
+            continue  # swept
         told = run.job.settings[table]
         assert {key: told[key] for key in entries} == entries
 
