@@ -67,7 +67,7 @@ def test_a_selection_runs(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_all_run_at_smoke_scale(tmp_path):
     with sweeping(tmp_path) as do:
         for name in recipes():
