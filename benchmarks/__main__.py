@@ -28,7 +28,10 @@ COLUMNS = (
 
 
 CONTESTS = {
-    "curvature": [curvature.rows],
+    "curvature-3fcn": [curvature.rows_of_3fcn],
+    "curvature-6cnn": [curvature.rows_of_6cnn],
+    "curvature-vgg11": [curvature.rows_of_vgg11],
+    "curvature-resnet18": [curvature.rows_of_resnet18],
     "memory": [memory.rows],
     "layouts": [layouts.rows],
     "jacobians": [mean_jacobian.rows, jacobians.rows],

@@ -12,19 +12,33 @@ from scipy.sparse.linalg import eigsh
 import spherometer as sm
 from benchmarks import peers
 from benchmarks.contest import Outcome, Row, console, contest
-from benchmarks.networks import NETWORKS, Setting, setting
+from benchmarks.networks import Setting, setting
 
 
-def rows(*, quick: bool) -> Iterator[Row]:
-    """Every contest of this file, one after the other."""
+def rows_of_3fcn(*, quick: bool) -> Iterator[Row]:  # noqa: ARG001
+    """Every contest of this file: minutes."""
     yield from hard_spectrum()
-    yield from top_ten(setting("3FCN"))
-    yield from density(setting("3FCN"))
-    for name in ["3FCN"] if quick else ["3FCN", "6CNN"]:
-        yield from gauss_newton_norm(setting(name))
-        yield from trace(setting(name))
-    for name in ["3FCN"] if quick else NETWORKS:
-        yield from top_eigenvalue(setting(name))
+    one = setting("3FCN")
+    for contests in (top_ten, density, gauss_newton_norm, trace, top_eigenvalue):
+        yield from contests(one)
+
+
+def rows_of_6cnn(*, quick: bool) -> Iterator[Row]:
+    """What is quick enough on convolutions: ten minutes."""
+    for contests in () if quick else (gauss_newton_norm, trace, top_eigenvalue):
+        yield from contests(setting("6CNN"))
+
+
+def rows_of_vgg11(*, quick: bool) -> Iterator[Row]:
+    """The top eigenvalue of a large network."""
+    if not quick:
+        yield from top_eigenvalue(setting("VGG-11"))
+
+
+def rows_of_resnet18(*, quick: bool) -> Iterator[Row]:
+    """The top eigenvalue of a larger one: ten minutes."""
+    if not quick:
+        yield from top_eigenvalue(setting("ResNet-18"))
 
 
 def top_eigenvalue(one: Setting) -> list[Row]:

@@ -167,13 +167,13 @@ class OutputJacobian(Operator):
         return torch.stack(columns, 1)
 
     def _plan(self) -> tuple[float, int | None]:
-        """Bytes of graph per sample, and how many samples a piece may hold so that it fits twice into the limit."""
+        """Bytes of graph per sample, and how many samples a piece may hold so that it fits into the limit three times."""
         plans = self.problem.plans
         if OutputJacobian not in plans:
             piece = next(self.problem.sample(NUM_WEIGHED).pieces())
             known = [*self.state.weights, *self.state.fixed.values(), *tensors_of(piece.content)]
             weight = saved_bytes(lambda: self._built(piece, both_ways=True), known) / (num_samples(piece.content) or 1)
-            plans[OutputJacobian] = (weight, max(1, int(self.problem.memory / (2 * weight))) if weight else None)
+            plans[OutputJacobian] = (weight, max(1, int(self.problem.memory / (3 * weight))) if weight else None)
         return plans[OutputJacobian]
 
     def _refuse_large(self, num_columns: int) -> None:
