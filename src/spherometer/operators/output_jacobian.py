@@ -167,7 +167,7 @@ class OutputJacobian(Operator):
         return torch.stack(columns, 1)
 
     def _plan(self) -> tuple[float, int | None]:
-        """Bytes of graph per sample, and how many samples a piece may hold so that it fits into the limit three times."""
+        """Bytes of graph per sample, and how many samples a piece may hold to fit into the limit three times."""
         plans = self.problem.plans
         if OutputJacobian not in plans:
             piece = next(self.problem.sample(NUM_WEIGHED).pieces())
