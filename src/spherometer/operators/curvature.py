@@ -81,17 +81,17 @@ class CurvatureOperator(Operator):
         """One forward and one backward pass, kept for any number of products."""
 
     def _apply(self, columns: Tensor) -> Tensor:
-        total, rows = 0.0, columns.new_empty(columns.shape[1], len(columns))  # a column is one run of memory
-        vectors = [unflatten(column.contiguous(), self.state.weights) for column in columns.T]
-        for number, graph in self._graphs():
-            for row, vector in zip(rows, vectors, strict=True):
-                with differentiating():
+        with differentiating():
+            total, rows = 0.0, columns.new_empty(columns.shape[1], len(columns))  # a column is one run of memory
+            vectors = [unflatten(column.contiguous(), self.state.weights) for column in columns.T]
+            for number, graph in self._graphs():
+                for row, vector in zip(rows, vectors, strict=True):
                     product = flatten(graph.product(vector), out=None if total else row)
-                refuse_non_finite(product, "product", number)
-                if total and graph.count:
-                    row.lerp_(product, graph.count / (total + graph.count))
-            total += graph.count
-            del graph  # else it would live while the next is built
+                    refuse_non_finite(product, "product", number)
+                    if total and graph.count:
+                        row.lerp_(product, graph.count / (total + graph.count))
+                total += graph.count
+                del graph  # else it would live while the next is built
         refuse_no_terms(total)
         return rows.T
 
