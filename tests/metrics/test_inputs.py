@@ -150,8 +150,9 @@ def test_train_mode_has_no_jacobian_of_each_sample():
 def test_zero_jacobians_count_as_zero_and_are_counted():
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
     model[0].bias.data.fill_(-100)
-    inputs = torch.randn(4, 3, dtype=torch.float64)
-    inputs[0] = 1000 * model[0].weight.data[0]
+    model[0].weight.data[0] = torch.tensor([1.0, 0.0, 0.0])
+    inputs = torch.eye(4, 3, dtype=torch.float64)
+    inputs[0, 0] = 101  # one unit of one sample is alive, and its logits are of moderate size
     found = measure(problem_of(model, inputs), ["mls", "input_jacobian_norm", "softmax_mls", "normalised_mls"])
     assert float(found["mls"]) > 0
     assert all("3 of 4 samples have a zero Jacobian" in entry.estimate.note for entry in found.values())
