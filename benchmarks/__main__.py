@@ -28,10 +28,10 @@ COLUMNS = (
 
 
 CONTESTS = {
-    "curvature-3fcn": [curvature.rows_of_3fcn],
-    "curvature-6cnn": [curvature.rows_of_6cnn],
-    "curvature-vgg11": [curvature.rows_of_vgg11],
-    "curvature-resnet18": [curvature.rows_of_resnet18],
+    "curvature-3fcn": [partial(curvature.rows, "3FCN")],
+    "curvature-6cnn": [partial(curvature.rows, "6CNN")],
+    "curvature-vgg11": [partial(curvature.rows, "VGG-11")],
+    "curvature-resnet18": [partial(curvature.rows, "ResNet-18")],
     "memory": [memory.rows],
     "layouts": [layouts.rows],
     "jacobians": [mean_jacobian.rows, jacobians.rows],

@@ -15,30 +15,14 @@ from benchmarks.contest import Outcome, Row, console, contest
 from benchmarks.networks import Setting, setting
 
 
-def rows_of_3fcn(*, quick: bool) -> Iterator[Row]:  # noqa: ARG001
-    """Every contest of this file: minutes."""
-    yield from hard_spectrum()
-    one = setting("3FCN")
-    for contests in (top_ten, density, gauss_newton_norm, trace, top_eigenvalue):
-        yield from contests(one)
-
-
-def rows_of_6cnn(*, quick: bool) -> Iterator[Row]:
-    """What is quick enough on convolutions: ten minutes."""
-    for contests in () if quick else (gauss_newton_norm, trace, top_eigenvalue):
-        yield from contests(setting("6CNN"))
-
-
-def rows_of_vgg11(*, quick: bool) -> Iterator[Row]:
-    """The top eigenvalue of a large network."""
-    if not quick:
-        yield from top_eigenvalue(setting("VGG-11"))
-
-
-def rows_of_resnet18(*, quick: bool) -> Iterator[Row]:
-    """The top eigenvalue of a larger one: ten minutes."""
-    if not quick:
-        yield from top_eigenvalue(setting("ResNet-18"))
+def rows(name: str, *, quick: bool) -> Iterator[Row]:
+    """The contests of one network: all on the smallest, which is also the quick one, few on the large."""
+    if name == "3FCN":
+        yield from hard_spectrum()
+    elif quick:
+        return
+    for run in {"3FCN": (top_ten, density, *COMMON), "6CNN": COMMON}.get(name, (top_eigenvalue,)):
+        yield from run(setting(name))
 
 
 def top_eigenvalue(one: Setting) -> list[Row]:
@@ -129,6 +113,9 @@ def density(one: Setting) -> list[Row]:
     }
     truth = float(sm.trace(sm.Hessian(reference(one))).value)
     return contest("density 4 x 80", one.name, tools, truth=truth, repeats=1, targets={"PyHessian": "≥ 1.5"})
+
+
+COMMON = (gauss_newton_norm, trace, top_eigenvalue)
 
 
 def problem(one: Setting) -> sm.Problem:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spherometer.operators.convolution import FastConvolution
 from spherometer.operators.layout import laid, quicker_layout
-from spherometer.operators.memory import saved_bytes
+from spherometer.operators.memory import piece_size, saved_bytes
 from spherometer.operators.operator import Operator
 from spherometer.operators.support import derivative_error, refuse_cut
 from spherometer.problems import Piece, Problem, State
@@ -24,10 +24,6 @@ from spherometer.problems.problem import refuse_no_terms
 from spherometer.problems.weights import flatten, unflatten
 
 NUM_WEIGHED = 8  # samples whose graph is weighed to plan the memory
-# On a CPU tensors beyond 32 MB go back to the system after every pass. Pieces that stay below made products of a CNN
-# with few parameters 1.4-1.6 times as fast (6CNN, 1000 samples); with many, the vectors of each piece cost more.
-PIECE_BYTES = 1.3e8
-PARAMETER_BYTES = 16  # so many times the parameters a piece may always take
 NUM_ROUNDED = 8  # samples on which float32 is held against float64; fewer average less out, and say more
 
 
@@ -167,22 +163,14 @@ class CurvatureOperator(Operator):
         return graph
 
     def _planned(self) -> Plan:
-        """A piece may hold so many samples that its graph fits three times into the limit: a pass needs room too."""
+        """Weighed on a few samples, once for a problem."""
         plans = self.problem.plans
         if type(self) not in plans:
             piece = next(self.problem.sample(NUM_WEIGHED).pieces())
             refuse_cut(self.problem, self.state, piece)
             weight, layout = self._weighed(piece)
-            size = max(1, int(self._room() / weight)) if weight else None
-            plans[type(self)] = Plan(weight, size, layout)
+            plans[type(self)] = Plan(weight, piece_size(self.problem, weight), layout)
         return plans[type(self)]
-
-    def _room(self) -> float:
-        """Bytes that the graph of a piece may take."""
-        limit = self.problem.memory / 3
-        if self.device.type != "cpu":
-            return limit
-        return min(limit, max(PIECE_BYTES, PARAMETER_BYTES * self.shape[0] * self.dtype.itemsize))
 
     def _weighed(self, piece: Piece) -> tuple[float, torch.memory_format]:
         """Bytes of graph per sample in the quicker layout, or in the plain one if the model cannot take that."""

@@ -1,4 +1,4 @@
-"""How many bytes a graph keeps alive."""
+"""How many bytes a graph keeps alive, and how many it may."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ from collections.abc import Callable, Iterable
 
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
+
+from spherometer.problems import Problem
+
+# On a CPU tensors beyond 32 MB go back to the system after every pass: pieces that stay below make products of CNNs
+# with few parameters faster. With many, the vectors of each piece cost more (`python -m benchmarks --only pieces`).
+PIECE_BYTES = 1.3e8
+PARAMETER_BYTES = 16  # so many times the parameters a piece may always take
 
 
 def saved_bytes(build: Callable[[], object], known: Iterable[Tensor]) -> int:
@@ -23,3 +30,12 @@ def saved_bytes(build: Callable[[], object], known: Iterable[Tensor]) -> int:
         graph = build()
     del graph
     return sum(sizes.values())
+
+
+def piece_size(problem: Problem, sample_bytes: float) -> int | None:
+    """Samples whose graph fits three times into the limit, for a pass needs room too; None where it weighs nothing."""
+    room = problem.memory / 3
+    if problem.device.type == "cpu":
+        parameters = problem.num_parameters * problem.precision.itemsize
+        room = min(room, max(PIECE_BYTES, PARAMETER_BYTES * parameters))
+    return max(1, int(room / sample_bytes)) if sample_bytes else None

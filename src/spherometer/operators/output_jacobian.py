@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from spherometer.operators.convolution import FastConvolution
-from spherometer.operators.memory import saved_bytes
+from spherometer.operators.memory import piece_size, saved_bytes
 from spherometer.operators.operator import Operator
 from spherometer.problems import Evaluation, Piece, Problem, likelihood_of
 from spherometer.problems.batches import num_samples, tensors_of
@@ -167,13 +167,13 @@ class OutputJacobian(Operator):
         return torch.stack(columns, 1)
 
     def _plan(self) -> tuple[float, int | None]:
-        """Bytes of graph per sample, and how many samples a piece may hold to fit into the limit three times."""
+        """Bytes of graph per sample, and how many samples a piece may hold."""
         plans = self.problem.plans
         if OutputJacobian not in plans:
             piece = next(self.problem.sample(NUM_WEIGHED).pieces())
             known = [*self.state.weights, *self.state.fixed.values(), *tensors_of(piece.content)]
             weight = saved_bytes(lambda: self._built(piece, both_ways=True), known) / (num_samples(piece.content) or 1)
-            plans[OutputJacobian] = (weight, max(1, int(self.problem.memory / (3 * weight))) if weight else None)
+            plans[OutputJacobian] = weight, piece_size(self.problem, weight)
         return plans[OutputJacobian]
 
     def _refuse_large(self, num_columns: int) -> None:

@@ -39,31 +39,12 @@ def penalties(scale: Scale) -> Experiment:
         claims=[
             *(
                 Claim(
-                    f"the {word} penalty lowers the {name}",
-                    averaged(partial(falling, name=quantity, over="coefficient", penalty=penalty), "data"),
-                    unit="ln of the factor from no penalty to the largest coefficient",
+                    f"the {word} penalty {sentence.format(name)}",
+                    averaged(partial(margins, quantity=quantity, penalty=penalty), "data"),
+                    unit=unit,
                     source="A-F33",
                 )
-                for penalty, word in PENALTIES.items()
-                for name, quantity in SHOWN.items()
-            ),
-            *(
-                Claim(
-                    f"the {word} penalty brings the {name} nearer to that of the large learning rate",
-                    averaged(partial(_approach, quantity=quantity, penalty=penalty), "data"),
-                    unit="distance of its logarithm without penalty − with the largest",
-                    source="A-F33",
-                )
-                for penalty, word in PENALTIES.items()
-                for name, quantity in SHOWN.items()
-            ),
-            *(
-                Claim(
-                    f"the {word} penalty lowers the {name} with every step of its coefficient",
-                    averaged(partial(_smallest_fall, quantity=quantity, penalty=penalty), "data"),
-                    unit="ln of the factor at the step where it falls least",
-                    source="A-F33",
-                )
+                for sentence, margins, unit in CLAIMED
                 for penalty, word in PENALTIES.items()
                 for name, quantity in SHOWN.items()
             ),
@@ -117,6 +98,10 @@ def _run(
     )
 
 
+def _fall(results: Results, *, quantity: Quantity, penalty: str, data: str) -> list[float]:
+    return falling(results, quantity, over="coefficient", penalty=penalty, data=data)
+
+
 def _smallest_fall(results: Results, *, quantity: Quantity, penalty: str, data: str) -> list[float]:
     levels = levels_of(results, "coefficient", penalty=penalty)
     table = np.log([numbers(results, quantity, data=data, penalty=penalty, coefficient=level) for level in levels])
@@ -124,7 +109,7 @@ def _smallest_fall(results: Results, *, quantity: Quantity, penalty: str, data: 
 
 
 def _unlike(results: Results, *, quantity: Quantity, data: str) -> list[float]:
-    falls = [falling(results, quantity, over="coefficient", penalty=penalty, data=data) for penalty in PENALTIES]
+    falls = [_fall(results, quantity=quantity, penalty=penalty, data=data) for penalty in PENALTIES]
     return [one - other for one, other in zip(*falls, strict=True)]
 
 
@@ -140,6 +125,21 @@ def _approach(results: Results, *, quantity: Quantity, penalty: str, data: str) 
 def _ends(results: Results, penalty: str) -> tuple[float, float]:
     levels = levels_of(results, "coefficient", penalty=penalty)
     return levels[0], levels[-1]
+
+
+CLAIMED = (
+    ("lowers the {}", _fall, "ln of the factor from no penalty to the largest coefficient"),
+    (
+        "brings the {} nearer to that of the large learning rate",
+        _approach,
+        "distance of its logarithm without penalty − with the largest",
+    ),
+    (
+        "lowers the {} with every step of its coefficient",
+        _smallest_fall,
+        "ln of the factor at the step where it falls least",
+    ),
+)
 
 
 def _figure(results: Results) -> Panels:

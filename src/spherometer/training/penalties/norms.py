@@ -82,71 +82,17 @@ def _layer_norm(
     return result if bias is None else result + bias
 
 
-def _torch_batch_norm(
-    input: Tensor,  # noqa: A002
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool = True,  # noqa: ARG001
-) -> Tensor:
-    return _batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
-
-
-def _torch_instance_norm(
-    input: Tensor,  # noqa: A002
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    use_input_stats: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool,  # noqa: ARG001
-) -> Tensor:
-    return _instance_norm(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
-
-
-def _torch_layer_norm(
-    input: Tensor,  # noqa: A002
-    normalized_shape: Sequence[int],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-    cudnn_enable: bool = True,  # noqa: ARG001
-) -> Tensor:
-    return _layer_norm(input, normalized_shape, weight, bias, eps)
-
-
-def _native_batch_norm(
-    input: Tensor,  # noqa: A002
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    result = _batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
-    if not training:
-        return result, input.new_empty(0), input.new_empty(0)
-    mean, inverse = _moments(input, [0, *range(2, input.dim())], eps)
+def _native_batch_norm(**given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    result, values = _batch_norm(**given), given["input"]
+    if not given["training"]:
+        return result, values.new_empty(0), values.new_empty(0)
+    mean, inverse = _moments(values, [0, *range(2, values.dim())], given["eps"])
     return result, mean.flatten(), inverse.flatten()
 
 
-def _native_layer_norm(
-    input: Tensor,  # noqa: A002
-    normalized_shape: Sequence[int],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    axes = list(range(-len(normalized_shape), 0))
-    return _layer_norm(input, normalized_shape, weight, bias, eps), *_moments(input, axes, eps)
+def _native_layer_norm(**given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    axes = list(range(-len(given["normalized_shape"]), 0))
+    return _layer_norm(**given), *_moments(given["input"], axes, given["eps"])
 
 
 def _moments(values: Tensor, axes: list[int], eps: float) -> tuple[Tensor, Tensor]:
@@ -181,19 +127,25 @@ def _column(vector: Tensor, like: Tensor) -> Tensor:
     return vector.view(1, -1, *[1] * (like.dim() - 2))
 
 
-def _names(name: str) -> tuple[Callable[..., Any], ...]:
-    """A function of `torch`, and the operators behind it."""
+def _under_all_names(name: str, twin: Callable[..., Any]) -> dict[Callable[..., Any], Callable[..., Any]]:
+    """A function of `torch` and the operators behind it, whose arguments come in an order of their own."""
     operator = getattr(torch.ops.aten, name)
-    return getattr(torch, name), operator, operator.default
+    names = [argument.name for argument in operator.default._schema.arguments]
+
+    def called(*arguments: Any, **options: Any) -> Any:
+        given = dict(zip(names, arguments, strict=False)) | options
+        return twin(**{key: value for key, value in given.items() if not key.startswith("cudnn")})
+
+    return dict.fromkeys((getattr(torch, name), operator, operator.default), called)
 
 
 _TWINS: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.batch_norm: _batch_norm,
     functional.instance_norm: _instance_norm,
     functional.layer_norm: _layer_norm,
-    **dict.fromkeys(_names("batch_norm"), _torch_batch_norm),
-    **dict.fromkeys(_names("instance_norm"), _torch_instance_norm),
-    **dict.fromkeys(_names("layer_norm"), _torch_layer_norm),
-    **dict.fromkeys(_names("native_batch_norm"), _native_batch_norm),
-    **dict.fromkeys(_names("native_layer_norm"), _native_layer_norm),
+    **_under_all_names("batch_norm", _batch_norm),
+    **_under_all_names("instance_norm", _instance_norm),
+    **_under_all_names("layer_norm", _layer_norm),
+    **_under_all_names("native_batch_norm", _native_batch_norm),
+    **_under_all_names("native_layer_norm", _native_layer_norm),
 }
