@@ -9,7 +9,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import curvature, jacobians, layouts, mean_jacobian, memory, sweeps, theory, tracking, training
+from benchmarks import (
+    curvature,
+    events,
+    jacobians,
+    layouts,
+    mean_jacobian,
+    memory,
+    pieces,
+    sweeps,
+    theory,
+    tracking,
+    training,
+)
 from benchmarks.contest import Row
 from benchmarks.machine import keep_memory, machine
 from benchmarks.networks import images
@@ -34,9 +46,16 @@ CONTESTS = {
     "curvature-resnet18": [partial(curvature.rows, "ResNet-18")],
     "memory": [memory.rows],
     "layouts": [layouts.rows],
+    "pieces": [pieces.rows],
     "jacobians": [mean_jacobian.rows, jacobians.rows],
 }
-OWN_TABLES = {"training": training.write, "tracking": tracking.write, "sweeps": sweeps.write, "theory": theory.write}
+OWN_TABLES = {
+    "training": training.write,
+    "tracking": tracking.write,
+    "events": events.write,
+    "sweeps": sweeps.write,
+    "theory": theory.write,
+}
 
 
 def main() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -12,6 +10,7 @@ import torch
 import spherometer as sm
 from benchmarks.contest import Row, console
 from benchmarks.networks import setting
+from benchmarks.products import product_times
 from spherometer.operators.layout import quicker_layout
 
 CASES = (("6CNN", "eval"), ("VGG-11", "eval"), ("ResNet-18", "train"), ("ResNet-18", "eval"))
@@ -39,14 +38,6 @@ def _times(name: str, mode: str) -> tuple[dict[str, float], str]:
         operator.plan = replace(operator.plan, layout=layout)
         operators[label] = operator
     by_rule = quicker_layout(sm.Problem(one.model, one.loss, data, batchnorm=mode))
-    vector = torch.randn(next(iter(operators.values())).shape[0], generator=torch.Generator().manual_seed(0))
-    spent: dict[str, list[float]] = {label: [] for label in LAYOUTS}
-    for turn in range(ROUNDS + 1):
-        for label, operator in operators.items():
-            began = time.perf_counter()
-            operator @ vector
-            if turn:  # the first builds the graph
-                spent[label].append(time.perf_counter() - began)
     console.print(f"  layouts, {name}, batch norm {mode}", style="dim")
     rule = "channels last" if by_rule is torch.channels_last else "channels first"
-    return {label: statistics.median(seconds) for label, seconds in spent.items()}, rule
+    return product_times(operators, ROUNDS), rule
