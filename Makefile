@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 READY_FOR_RAY := .venv/.ready-for-ray
-EXTRAS := report,frames,curv,bench,optim,adv,hf,lightning,ignite,loggers,slurm,test,dev,docs
+EXTRAS := report,frames,curv,bench,optim,adv,sdp,hf,lightning,ignite,loggers,slurm,test,dev,docs
 WORKERS ?= auto
 
 .PHONY: setup demo test test-all lint format bench docs clean

@@ -40,6 +40,8 @@ class Bound:
     """auto: cross-entropy for classes, half-squared-error for values"""
     steps: StepsOrAuto = None
     """of training on all samples by Adam; auto: 2000, and none where weights are given"""
+    semidefinite: bool = False
+    """the tightest certificate of the Lipschitz constant, for small networks without branches (extra sdp)"""
     threads: CountOrAuto = None
     """processor threads"""
     seed: Seed = 0

@@ -86,6 +86,7 @@ def evaluate(options: Bound, tell: Tell) -> Bounded:
         support=ground.support,
         epsilon=options.epsilon,
         target_lipschitz=ground.target_lipschitz,
+        semidefinite=options.semidefinite,
     )
     trained = f"{steps} steps of Adam" if steps else f"weights of {options.weights.name if options.weights else 'seed'}"
     return Bounded(

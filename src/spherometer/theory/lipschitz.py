@@ -45,6 +45,7 @@ class LipschitzBounds:
     climbed: Tensor | None  # the largest ‖J(x)‖₂ met in each ball
     product: float | None  # over the whole space: product of layer norms
     slopes: float | None  # over the whole space: quadratic forms of the slopes of activations
+    semidefinite: float | None  # over the whole space: the best such form
     balls: Tensor | None  # over each ball: linear relaxation
     radius: float | None
 
@@ -62,7 +63,11 @@ class LipschitzBounds:
     @property
     def upper(self) -> LipschitzBound | None:
         """The smallest upper bound over the whole space."""
-        found = {"product of layer norms": self.product, "slopes of activations": self.slopes}
+        found = {
+            "product of layer norms": self.product,
+            "slopes of activations": self.slopes,
+            "semidefinite program": self.semidefinite,
+        }
         known = {source: value for source, value in found.items() if value is not None}
         if not known:
             return None
@@ -91,6 +96,7 @@ def lipschitz_bounds(
     radius: float | None = None,
     *,
     certified: bool = True,
+    semidefinite: bool = False,
     num_draws: int = 2,
     num_steps: int = 10,
     seed: int = 0,
@@ -104,6 +110,7 @@ def lipschitz_bounds(
         inputs: one sample a row; for a generator its latent vectors.
         radius: of the l2 balls around the samples to look and certify in; None leaves the balls out.
         certified: False gives lower bounds only, for models whose layers have no certificate.
+        semidefinite: the best certificate by slopes too, for small networks; needs the extra `sdp`, and time.
         num_draws: random starts in each ball.
         num_steps: of the ascent in each ball.
         seed: of the starts.
@@ -118,13 +125,14 @@ def lipschitz_bounds(
     effort = Effort(arguments.whole("num_draws", num_draws, least=0), arguments.whole("num_steps", num_steps, least=0))
     (twin, points), generator = twin_and_samples(model, inputs), Generator().manual_seed(seed)
     steps = read(twin, points[:1]) if certified else None
-    whole = None if steps is None else everywhere(steps, points[0].numel())
+    whole = None if steps is None else everywhere(steps, points[0].numel(), semidefinite=semidefinite)
     bounds = LipschitzBounds(
         jacobians=jacobian_norms(twin, points),
         secant=_secant(twin, points),
         climbed=None if radius is None else climb(twin, points, radius, effort, generator, pair=False),
         product=None if whole is None else whole.product,
         slopes=None if whole is None else whole.slopes,
+        semidefinite=None if whole is None else whole.semidefinite,
         balls=None if steps is None or whole is None or radius is None else _balls(steps, points, radius, whole),
         radius=radius,
     )

@@ -23,21 +23,20 @@ from spherometer.theory.layer_constants import spectral_norm
 
 MAX_WIDTH = 512  # of a layer up to which D is searched
 NUM_STEPS = 60
+SMALLEST, LARGEST = 1e-5, 1e3  # r − 1: what is inverted stays well-conditioned
 
 
-def slope_certificate(chain: Chain) -> float:
-    """The smallest constant met while descending on the certificates with Adam."""
+def slope_certificate(chain: Chain, diagonals: Sequence[Tensor] | None = None) -> float:
+    """The smallest constant met while descending on the certificates with Adam, from these D where they are given."""
     chain = chain.narrowed
     if not chain.activations:
         return float(spectral_norm(chain.weights[0]))
-    widths = [len(weight) for weight in chain.weights[:-1]]
-    free = [torch.zeros(width + 1, dtype=torch.float64, requires_grad=True) for width in widths]  # log S, log(r − 1)
-    optimizer = torch.optim.Adam(free, lr=0.1)
-    slopes = [_middle_and_half(activation) for activation in chain.activations]
+    free = [parameter.requires_grad_() for parameter in _start(chain, diagonals)]
+    optimizer = torch.optim.Adam(free, lr=0.1 if diagonals is None else 0.01)
     best = torch.inf
-    for _ in range(NUM_STEPS if max(widths) <= MAX_WIDTH else 1):
+    for _ in range(NUM_STEPS if max(map(len, free)) <= MAX_WIDTH + 1 else 1):
         with differentiating():
-            square = _square(chain.weights, slopes, free)
+            square = _square(chain, free)
             gradients = torch.autograd.grad(square.clamp_min(1e-300).log(), free)
         best = min(best, float(square.detach()))
         for parameter, gradient in zip(free, gradients, strict=True):
@@ -46,20 +45,43 @@ def slope_certificate(chain: Chain) -> float:
     return best**0.5
 
 
-def _middle_and_half(activation: Activation) -> tuple[float, float]:
+def middle_and_half(activation: Activation) -> tuple[float, float]:
+    """γ and κ of the slopes γ ± κ."""
     low, high = activation.global_slopes()
     return (low + high) / 2, (high - low) / 2 + activation.gap
 
 
-def _square(weights: Sequence[Tensor], slopes: list[tuple[float, float]], free: list[Tensor]) -> Tensor:
-    form = weights[0] @ weights[0].T
-    for weight, (middle, half), parameter in zip(weights[1:], slopes, free, strict=True):
-        scale, ratio = parameter[:-1].exp(), 1 + parameter[-1].exp().clamp(1e-3, 1e3)
-        top = torch.linalg.eigvalsh(form / torch.outer(scale, scale))[-1].clamp_min(1e-200)
-        root = half * (ratio * top).sqrt() * scale  # √D
-        scaled = form / torch.outer(root, root)
-        unit = torch.eye(len(root), dtype=form.dtype)
-        inner = unit + middle**2 * torch.linalg.solve(unit - half**2 * scaled, scaled)
-        image = weight * root
-        form = image @ ((inner + inner.T) / 2) @ image.T
+def _start(chain: Chain, diagonals: Sequence[Tensor] | None) -> list[Tensor]:
+    """log S and log(r − 1) of every layer: S = 1 and r = 2, or those of D."""
+    if diagonals is None:
+        return [torch.zeros(len(weight) + 1, dtype=torch.float64) for weight in chain.weights[:-1]]
+    form, free = chain.weights[0] @ chain.weights[0].T, list[Tensor]()
+    for diagonal, weight, activation in zip(diagonals, chain.weights[1:], chain.activations, strict=True):
+        _, half = middle_and_half(activation)
+        spare = 1 / (half**2 * _top(form, diagonal.sqrt())).clamp_min(1e-200) - 1
+        free.append(torch.cat([diagonal.log() / 2, spare.clamp(SMALLEST, LARGEST).log().reshape(1)]))
+        form = _after(form, weight, activation, free[-1])
+    return free
+
+
+def _square(chain: Chain, free: Sequence[Tensor]) -> Tensor:
+    form = chain.weights[0] @ chain.weights[0].T
+    for weight, activation, parameter in zip(chain.weights[1:], chain.activations, free, strict=True):
+        form = _after(form, weight, activation, parameter)
     return torch.linalg.eigvalsh(form)[-1]
+
+
+def _after(form: Tensor, weight: Tensor, activation: Activation, parameter: Tensor) -> Tensor:
+    """N_{i+1} of N_i."""
+    middle, half = middle_and_half(activation)
+    scale, ratio = parameter[:-1].exp(), 1 + parameter[-1].exp().clamp(SMALLEST, LARGEST)
+    root = half * (ratio * _top(form, scale)).sqrt() * scale  # √D
+    scaled = form / torch.outer(root, root)
+    unit = torch.eye(len(root), dtype=form.dtype)
+    inner = unit + middle**2 * torch.linalg.solve(unit - half**2 * scaled, scaled)
+    image = weight * root
+    return image @ ((inner + inner.T) / 2) @ image.T
+
+
+def _top(form: Tensor, scale: Tensor) -> Tensor:
+    return torch.linalg.eigvalsh(form / torch.outer(scale, scale))[-1].clamp_min(1e-200)

@@ -66,6 +66,7 @@ def survey(
     support: Support | None = None,
     epsilon: float = 0.1,
     target_lipschitz: float | None = None,
+    semidefinite: bool = False,
 ) -> Survey:
     """Evaluate Theorems 4.3, 5.1 and 6.1 of paper A on a problem (gaps G2, G6).
 
@@ -74,6 +75,7 @@ def survey(
         support: of the inputs where it is known; else the balls are those that reach every held-out sample, and the
             theorems speak about the share of the distribution that `covering` says.
         target_lipschitz: of the target on the support, where it is known.
+        semidefinite: the tightest certificate of the Lipschitz constant, as in `lipschitz_bounds`.
 
     Example:
         >>> print(survey(problem, held_out, support=Cube(2), target_lipschitz=3.14).theorems["generalisation"])
@@ -86,6 +88,7 @@ def survey(
     softmaxed = theorems.train[1].softmaxed
     below, above = theorems.steepness(cover.corrected)
     everything = torch.cat([inputs, held_out[0].to(inputs)])
+    judged = nn.Sequential(problem.model, nn.Softmax(1)) if softmaxed else problem.model
     return Survey(
         num_samples=len(inputs),
         num_held_out=len(held_out[0]),
@@ -94,7 +97,7 @@ def survey(
         radii=radii,
         covering=covering,
         dimensions={name: estimator(everything) for name, estimator in ESTIMATORS.items()},
-        lipschitz=_lipschitz(nn.Sequential(problem.model, nn.Softmax(1)) if softmaxed else problem.model, inputs),
+        lipschitz=_lipschitz(judged, inputs, semidefinite=semidefinite),
         variation=(float(below.variation.max()), float(above.variation.max())),
         theorems={name: getattr(theorems, name)() for name in ("lipschitz", "sharpening", "generalisation")},
     )
@@ -103,10 +106,12 @@ def survey(
 ESTIMATORS = {"two nearest neighbours": two_nearest_neighbours, "Levina-Bickel": levina_bickel}
 
 
-def _lipschitz(model: nn.Module, inputs: Tensor) -> LipschitzBounds:
+def _lipschitz(model: nn.Module, inputs: Tensor, *, semidefinite: bool) -> LipschitzBounds:
     try:
-        return lipschitz_bounds(model, inputs)
+        return lipschitz_bounds(model, inputs, semidefinite=semidefinite)
     except ReadingError:  # a model without a certificate
+        if semidefinite:
+            raise
         return lipschitz_bounds(model, inputs, certified=False)
 
 
