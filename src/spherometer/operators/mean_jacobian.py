@@ -8,7 +8,7 @@ from torch import Tensor
 from spherometer.operators.operator import Operator
 from spherometer.operators.output_jacobian import OutputJacobian
 
-NUM_ROWS = 1 << 13  # of the P x C gradients taken to double precision at once: they stay in the cache
+NUM_COLUMNS = 1 << 13  # of the C x P gradients taken to double precision at once: they stay in the cache
 
 
 class MeanJacobianGram(Operator):
@@ -40,8 +40,8 @@ class MeanJacobianGram(Operator):
 
     def exact(self) -> Tensor:
         """The whole matrix in double precision, by C backward passes."""
-        chunks = (chunk.double() for chunk in self.rows(0, self.shape[0]).split(NUM_ROWS))
-        return torch.stack([chunk.T @ chunk for chunk in chunks]).sum(0)
+        chunks = (chunk.double() for chunk in self.rows(0, self.shape[0]).T.split(NUM_COLUMNS, dim=1))
+        return torch.stack([chunk @ chunk.T for chunk in chunks]).sum(0)
 
     def rows(self, start: int, stop: int) -> Tensor:
         """Gradients ∇θ⟨z_c⟩ of the mean outputs c = start … stop − 1 as columns (P, stop − start)."""

@@ -67,10 +67,14 @@ class OutputJacobian(Operator):
         """J'u for cotangents (N, C) or, several at once, (N, C, k): a flat vector (P,) or columns (P, k)."""
         blocks = cotangents.to(self.device, self.dtype).reshape(*self.outputs.shape, -1)
         self._refuse_large(blocks.shape[-1])
-        total = torch.zeros(blocks.shape[-1], self.shape[1], dtype=self.dtype, device=self.device)
+        total = torch.empty(blocks.shape[-1], self.shape[1], dtype=self.dtype, device=self.device)
         for graph, rows in self.graphs():
-            for k in range(len(total)):
-                total[k] += flatten(self._pulled(graph.outputs, blocks[rows, :, k]))
+            for k, row in enumerate(total):
+                pulled = self._pulled(graph.outputs, blocks[rows, :, k])
+                if rows.start == 0:
+                    flatten(pulled, out=row)
+                else:
+                    row += flatten(pulled)
         return total[0] if cotangents.ndim == 2 else total.T
 
     @cached_property
