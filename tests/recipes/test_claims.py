@@ -183,7 +183,9 @@ def test_partial_correlations_need_more_than_a_common_cause():
 
 def test_the_stronger_of_two_correlations():
     x, y, z = columns()
-    assert verdict_of(Stronger("x more than y", lambda _: (x, y, z))).answer == "holds"
+    found = verdict_of(Stronger("x more than y", lambda _: (x, y, z)))
+    assert found.answer == "holds"
+    assert found.remark == f"Pearson's r {np.corrcoef(x, z)[0, 1]:.2f} and {np.corrcoef(y, z)[0, 1]:.2f}"
     assert verdict_of(Stronger("y more than x", lambda _: (y, x, z))).answer == "fails"
     few = verdict_of(Stronger("few", lambda _: (x[:5], y[:5], z[:5])))
     assert few.answer == "undecided"

@@ -137,23 +137,46 @@ def test_false_alarms_of_partial_correlations():
     assert_rate(hits, 1500, 0.05)
 
 
-def triples(num: int, trials: int, first: float, second: float, seed: int) -> np.ndarray:
-    """x, y, z with corr(x, z) = first and corr(y, z) = second, x and y dependent through z."""
-    raw = np.random.default_rng(seed).standard_normal((trials, 3, num))
+def triples(num: int, trials: int, first: float, second: float, seed: int, *, tails: int | None = None) -> np.ndarray:
+    """x, y, z with corr(x, z) = first and corr(y, z) = second, dependent through z; or long tails: Student's t."""
+    rng = np.random.default_rng(seed)
+    raw = rng.standard_normal((trials, 3, num))
     for place, r in ((0, first), (1, second)):
         raw[:, place] = r * raw[:, 2] + math.sqrt(1 - r * r) * raw[:, place]
-    return raw
+    return raw if tails is None else raw / np.sqrt(rng.chisquare(tails, (trials, 1, num)) / tails)
 
 
-def test_dependent_correlations():
-    tests = [stronger(*columns, draws=400) for columns in triples(30, 400, 0.5, 0.5, seed=0)]
-    assert_rate_at_most(sum(test.p < 0.05 for test in tests), 400, 0.06)
-    covered = sum(test.low < 0.0 < test.high for test in tests)
-    assert 0.90 < covered / 400 <= 0.99
-    tests = [stronger(*columns, draws=400) for columns in triples(30, 100, 0.9, 0.2, seed=1)]
-    assert sum(test.p < 0.05 for test in tests) > 95
-    again = triples(30, 1, 0.9, 0.2, seed=1)[0]
-    assert stronger(*again).low == stronger(*again).low  # a fixed seed
+@pytest.mark.parametrize("num", [8, 13, 30])
+@pytest.mark.parametrize(("r", "tails"), [(0.0, None), (0.6, None), (0.9, None), (0.0, 5), (0.9, 5)])
+def test_false_alarms_and_coverage_of_dependent_correlations(num, r, tails):
+    tests = [stronger(*columns) for columns in triples(num, 1000, r, r, seed=num, tails=tails)]
+    assert_rate_at_most(sum(test.p < 0.05 for test in tests), 1000, 0.05)
+    assert_rate_at_most(sum(test.against < 0.025 for test in tests), 1000, 0.025)
+    assert_rate_at_most(sum(not test.low <= 0.0 <= test.high for test in tests), 1000, 0.05)
+    assert all((test.low > 0) == (test.p < 0.025) for test in tests)
+
+
+@pytest.mark.parametrize("num", [8, 13, 30])
+def test_coverage_where_one_correlation_is_stronger(num):
+    distance = math.atanh(0.9) - math.atanh(0.2)
+    tests = [stronger(*columns) for columns in triples(num, 1000, 0.9, 0.2, seed=num)]
+    assert_rate_at_most(sum(not test.low <= distance <= test.high for test in tests), 1000, 0.05)
+    assert sum(test.p < 0.05 for test in tests) > {8: 400, 13: 750, 30: 980}[num]
+
+
+def test_the_jackknife_of_dependent_correlations_is_the_textbooks():
+    x, y, z = triples(12, 1, 0.7, 0.1, seed=4)[0]
+
+    def distance(kept: list[int]) -> float:
+        return math.atanh(stats.pearsonr(x[kept], z[kept])[0]) - math.atanh(stats.pearsonr(y[kept], z[kept])[0])
+
+    everything = list(range(12))
+    pseudo = [12 * distance(everything) - 11 * distance([k for k in everything if k != left]) for left in everything]
+    error = np.std(pseudo, ddof=1) / math.sqrt(12)
+    found = stronger(x, y, z)
+    assert found.value == pytest.approx(distance(everything))
+    assert found.p == pytest.approx(stats.t.sf(distance(everything) / error, 10))
+    assert found.high - found.value == pytest.approx(stats.t.ppf(0.975, 10) * error)
 
 
 def naive_holm(p_values: list[float], alpha: float) -> list[bool]:
@@ -195,3 +218,7 @@ def test_degenerate_numbers_are_answers():
     assert pearson([1, 2, 3], [1, 2, 4]).high == 1.0  # three points have no Fisher interval
     assert stronger(*np.ones((3, 20))).p == 1.0
     assert stronger(*triples(5, 1, 0.9, 0.0, seed=0)[0]).p == 1.0
+    line = np.arange(9.0)
+    assert (stronger(line, -line, line).p, stronger(-line, line, line).against) == (0.0, 0.0)
+    assert (stronger(line, line, line).p, stronger(line, line, line).against) == (1.0, 1.0)
+    assert stronger(line**2, line == 0, line).p == 1.0  # without the first run a column is constant

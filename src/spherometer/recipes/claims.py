@@ -146,18 +146,21 @@ class Weak:
 
 @dataclass(frozen=True)
 class Stronger:
-    """Of three columns (x, y, z) over runs, x correlates more with z than y does: a bootstrap over runs."""
+    """Of three columns (x, y, z) over runs, x correlates more with z than y does: the jackknife over runs."""
 
     sentence: str
     columns: Callable[[Any], tuple[Numbers, Numbers, Numbers]]
-    unit: str = "difference of Pearson's r"
+    unit: str = "difference of artanh r"
     source: str = ""
 
     def evidence(self, results: Any, level: float) -> Evidence:
-        """The bootstrap, from a fixed seed."""
+        """The t-test of the jackknife; both correlations are told."""
         (x, y, z), missing = _finite(*self.columns(results))
-        few = (f"{len(x)} runs: at least {LEAST_RUNS} are needed to judge by",) if len(x) < LEAST_RUNS else ()
-        return Evidence(stronger(x, y, z, level=level), missing, few)
+        if len(x) < LEAST_RUNS:
+            words = f"{len(x)} runs: at least {LEAST_RUNS} are needed to judge by"
+        else:
+            words = f"Pearson's r {pearson(x, z).value:.2f} and {pearson(y, z).value:.2f}"
+        return Evidence(stronger(x, y, z, level=level), missing, (words,))
 
 
 @dataclass(frozen=True)

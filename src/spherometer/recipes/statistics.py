@@ -12,7 +12,7 @@ from scipy import special, stats
 Numbers = Sequence[float] | np.ndarray
 MOST = 100_000  # a needed number beyond this is no advice
 POWER = 0.8
-LEAST_RUNS = 8  # fewer runs, drawn with repetition, say nothing about a correlation
+LEAST_RUNS = 8  # fewer runs say nothing about the difference of two correlations
 
 
 @dataclass(frozen=True)
@@ -121,23 +121,33 @@ def spearman(x: Numbers, y: Numbers) -> float:
     return pearson(stats.rankdata(x), stats.rankdata(y)).value
 
 
-def stronger(x: Numbers, y: Numbers, z: Numbers, *, level: float = 0.95, draws: int = 4000, seed: int = 0) -> Tested:
-    """r(x, z) − r(y, z) on the same runs, by a bootstrap over runs: percentile interval, p the share of draws ≤ 0.
+def stronger(x: Numbers, y: Numbers, z: Numbers, *, level: float = 0.95) -> Tested:
+    """artanh r(x, z) − artanh r(y, z) on the same runs, by the jackknife over runs and Student's t with n − 2 degrees.
 
-    The two correlations share z and the runs, so their errors are dependent; drawing whole runs keeps that.
+    The two correlations share z and the runs, so their errors are dependent; leaving whole runs out keeps that. artanh
+    makes the errors alike at any r (Miller 1974, Hinkley 1978). It keeps its level with few runs, where a percentile
+    bootstrap does not, and with long tails, where the t of Williams (1959), made for normal columns, does not.
+
+    Example:
+        >>> stronger([1, 2, 3, 4, 5, 6, 7, 9], [2, 1, 4, 3, 8, 5, 6, 7], [1, 2, 3, 4, 5, 6, 7, 8]).value > 0
+        True
     """
     columns = np.stack([np.asarray(column, dtype=float) for column in (x, y, z)])
     num = columns.shape[1]
     value = float(_difference(columns[:, None])[0]) if num else math.nan
-    if num < LEAST_RUNS or not math.isfinite(value):
-        return Tested(value, -2.0, 2.0, 1.0, 1.0, num)
-    picked = np.random.default_rng(seed).integers(0, num, (draws, num))
-    found = _difference(columns[:, picked])
-    found = found[np.isfinite(found)]
-    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
-    p, against = ((1 + int(side.sum())) / (1 + len(found)) for side in (found <= 0, found >= 0))
-    spread = float(found.std()) * math.sqrt(num)
-    return Tested(value, float(low), float(high), p, against, num, lambda alpha: _seeds([value], spread, alpha))
+    nothing = Tested(value, -math.inf, math.inf, 1.0, 1.0, num)
+    if num < LEAST_RUNS:
+        return nothing
+    found = _difference(columns[:, [np.delete(np.arange(num), left_out) for left_out in range(num)]])
+    error = math.sqrt((num - 1) * float(found.var()))
+    if not math.isfinite(value + error):
+        return nothing
+    if error <= 1e-12:
+        return replace(nothing, low=value, high=value, p=float(value <= 0), against=float(value >= 0))
+    reach = float(special.stdtrit(num - 2, (1 + level) / 2)) * error
+    p, against = _tails(value / error, num - 2)
+    spread = error * math.sqrt(num)
+    return Tested(value, value - reach, value + reach, p, against, num, lambda alpha: _seeds([value], spread, alpha))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -208,10 +218,10 @@ def _residual(column: np.ndarray, given: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _difference(columns: np.ndarray) -> np.ndarray:
-    """r(x, z) − r(y, z) for a stack of samples (3, draws, num); nan where a column is constant."""
+    """artanh r(x, z) − artanh r(y, z) for a stack of samples (3, samples, num); nan where a column is constant."""
     centred = columns - columns.mean(2, keepdims=True)
     sizes = np.sqrt((centred**2).sum(2))
     with np.errstate(invalid="ignore", divide="ignore"):
-        first = (centred[0] * centred[2]).sum(1) / (sizes[0] * sizes[2])
-        second = (centred[1] * centred[2]).sum(1) / (sizes[1] * sizes[2])
+        found = (centred[:2] * centred[2]).sum(2) / (sizes[:2] * sizes[2])
+    first, second = np.arctanh(np.clip(found, -1 + 1e-12, 1 - 1e-12))
     return np.asarray(first - second)
