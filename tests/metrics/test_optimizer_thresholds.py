@@ -115,6 +115,8 @@ def test_thresholds_are_the_formulas():
     assert stability_threshold_of(torch.optim.Adam(weights, lr=0.1)) == pytest.approx(380)
     assert stability_threshold_of(torch.optim.Adagrad(weights, lr=0.1)) == pytest.approx(20)
     assert stability_threshold_of(torch.optim.RMSprop(weights, lr=0.1, momentum=0.5)) == pytest.approx(30)
+    with pytest.raises(ValueError, match="expected dampening below 1, got 1"):
+        stability_threshold_of(sgd(weights, 0.1, momentum=0.9, dampening=1.0))
     plain = one(problem, "stability_threshold:lr=0.1:momentum=0.9")
     assert plain.value == pytest.approx(stability_threshold_of(sgd(weights, 0.1, momentum=0.9)))
 

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
 
+import spherometer as sm
 from reference.agreement import assert_close
 from reference.cases import random_block
 from spherometer import EmpiricalFisher, Fisher, GaussNewton, Hessian, Problem
@@ -19,6 +20,18 @@ def small() -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_layers_that_are_unfrozen_later_do_not_change_what_was_chosen(dtype):
+    model = small().to(dtype)
+    model[0].requires_grad_(False)
+    problem = Problem(model, LOSS, (INPUTS.to(dtype), TARGETS))
+    model[0].requires_grad_(True)
+    assert problem.sample(3).names == problem.in_dtype(torch.float64).names == problem.names == ("2.weight", "2.bias")
+    top = sm.eigenvalues(Hessian(problem)).value
+    model[0].requires_grad_(False)
+    assert float(top) == pytest.approx(float(sm.eigenvalues(Hessian(problem)).value), rel=1e-4)
 
 
 class TwoInputs(nn.Module):

@@ -313,6 +313,16 @@ def test_one_call_reads_many_runs_into_a_table(sweep):
         read_runs(sweep, "columns")
 
 
+def test_a_setting_that_only_some_runs_have_is_empty_in_the_others(sweep):
+    with RunWriter(sweep / "tracked", settings={"momentum": 0.9}, seed=0) as run:
+        run.write(0, {"loss": 1.0})
+    table = read_runs(sweep, names=["loss"], settings=["lr", "momentum"], frame="columns")
+    found = {
+        run: (lr, momentum) for run, lr, momentum in zip(*(table[k] for k in ("run", "lr", "momentum")), strict=True)
+    }
+    assert found == {"lr0.1": (0.1, None), "lr0.2": (0.2, None), "tracked": (None, 0.9)}
+
+
 def test_an_empty_folder_is_an_empty_table(tmp_path):
     assert read_runs(tmp_path).shape == (0, 1 + len(ROW_COLUMNS))
     assert read_runs(tmp_path, "runs").height == 0

@@ -21,6 +21,12 @@ from spherometer.training.adversaries import (
 from spherometer.training.adversaries.masking import beats
 
 
+def test_inputs_that_are_all_alike_are_looked_at_too():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    data = torch.full((6, 1, 2, 2), 0.5), torch.arange(6) % 3
+    assert gradient_masking(model, data, PGD(0.1, bounds=None)) is not None
+
+
 def test_the_interval_is_that_of_clopper_and_pearson():
     from scipy.stats import binomtest
 

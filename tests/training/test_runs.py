@@ -177,6 +177,13 @@ def test_an_average_of_nothing_is_refused(loop):
     assemble(Settings.of(tables | {"method": {"average_from": 0}}))
 
 
+@pytest.mark.parametrize("start", [0, 1])
+def test_an_average_from_the_start_falls_to_the_rate_of_averages(start):
+    method = {"average_from": start, "schedule": "flat-then-linear"}
+    training = assemble(Settings.of({"data": {"num": 60}, "loop": {"epochs": 9}, "method": method})).training
+    assert training.schedule(8) == pytest.approx(0.5)
+
+
 def test_a_run_that_stops_before_its_average_says_so(tmp_path):
     tables = {
         "data": {"num": 60, "num_test": 30},

@@ -298,10 +298,13 @@ def test_wrong_use():
         sm.optim.SAM(model.parameters(), torch.optim.LBFGS)
     with pytest.raises(TypeError, match=r"SAM\.step expected a closure"):
         make("SAM", model).step()
+    with pytest.raises(ValueError, match="minimise the negative loss"):
+        sm.optim.SAM(model.parameters(), torch.optim.SGD, lr=0.1, maximize=True)
     table = nn.Embedding(5, 3, sparse=True)
-    optimizer = sm.optim.SAM(table.parameters(), torch.optim.SGD, lr=0.1)
-    with pytest.raises(TypeError, match="sparse=False"):
-        optimizer.step(closure_of(optimizer, table, [(torch.arange(3), torch.arange(3))]))
+    for kind in (sm.optim.SAM, sm.optim.ASAM, sm.optim.EJR, sm.optim.EJRv2):
+        optimizer = kind(table.parameters(), torch.optim.SGD, lr=0.1)
+        with pytest.raises(TypeError, match="sparse=False"):
+            optimizer.step(closure_of(optimizer, table, [(torch.arange(3), torch.arange(3))]))
     optimizer = make("EJR", model)
 
     def silent():

@@ -139,7 +139,10 @@ def _threshold(optimizer: Optimizer, group: dict[str, Any]) -> float:
         beta = float(group["momentum"])
         if group["nesterov"]:
             return 2 * (1 + beta) / (1 + 2 * beta)
-        return 2 * (1 + beta) / (1 - (float(group["dampening"]) if beta else 0.0))
+        share = 1 - (float(group["dampening"]) if beta else 0.0)  # of a gradient that enters the momentum
+        if share <= 0:
+            raise ValueError(f"expected dampening below 1, got {1 - share:g}: no gradient enters the momentum")
+        return 2 * (1 + beta) / share
     if isinstance(optimizer, RMSprop):
         return 2 * (1 + float(group["momentum"]))
     if isinstance(optimizer, Adagrad):

@@ -44,7 +44,8 @@ class Problem:
         data: (inputs, targets), a list of batches, or a DataLoader that does not shuffle. Several inputs go into a
             tuple or dict in the place of inputs.
         batchnorm: "eval" uses the running statistics, "train" those of each batch; the buffers stay untouched.
-        parameters: name pattern(s); "fc" and "fc.*" are all parameters of module fc. Frozen ones are never chosen.
+        parameters: name pattern(s); "fc" and "fc.*" are all parameters of module fc. Frozen ones are never chosen;
+            the choice is made once, here.
         forward: (model, batch) -> (outputs, targets), for batches that are not pairs.
         count: (outputs, targets) -> number of loss terms, where it cannot be told from the loss and the targets.
         dropout: None switches it off; a seed replays the same masks in every pass.
@@ -248,7 +249,7 @@ class Problem:
         """A variant that need not be tried out again."""
         twin = object.__new__(Problem)
         kept = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        learned = {"splittable": self.splittable}
+        learned = {"splittable": self.splittable, "names": self.names}
         twin.__dict__.update(kept | learned | changes | {"_seen": {}})
         return twin
 

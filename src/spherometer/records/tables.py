@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -69,8 +69,10 @@ def _entries(runs: Mapping[str, RunReader], what: str, names: Iterable[str] | No
     wanted = None if names is None else set(names)
     header = ("run", *ROW_COLUMNS) if what == "rows" else ("run", "step", "name", "text", "details", "time")
     columns: Columns = {name: [] for name in (*header, *settings)}
+    told = {name: _cells(run.manifest["settings"]) for name, run in runs.items()}
+    _refuse_unknown(settings, told.values())
     for name, run in runs.items():
-        chosen = [_lookup(run.manifest["settings"], key) for key in settings]
+        chosen = [told[name].get(key) for key in settings]
         if what == "rows":
             found = [(name, *row[1:]) for row in run.rows(names=wanted)]
         else:
@@ -105,11 +107,12 @@ def _cells(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: to_json(value) if isinstance(value, list) else value for name, value in flat(settings).items()}
 
 
-def _lookup(settings: Mapping[str, Any], key: str) -> Any:
-    cells = _cells(settings)
-    if key not in cells:
-        raise KeyError(f"expected a setting of the runs, got {key!r}: they have {', '.join(sorted(cells)) or 'none'}")
-    return cells[key]
+def _refuse_unknown(settings: Sequence[str], told: Collection[Mapping[str, Any]]) -> None:
+    """A setting that some runs have is empty in the others; one that none has is a mistake."""
+    known = sorted({key for cells in told for key in cells})
+    for key in settings:
+        if told and key not in known:
+            raise KeyError(f"expected a setting of the runs, got {key!r}: they have {', '.join(known) or 'none'}")
 
 
 def _library(name: str) -> ModuleType:

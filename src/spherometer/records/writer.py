@@ -157,7 +157,7 @@ class RunWriter:
         if not resume:
             raise RecordError(
                 f"{self.folder}: holds a run already ({reader.state}): choose another folder, or go on with it by "
-                "resume=True"
+                "RunWriter(folder, ..., resume=True)"
             )
         _refuse_other_settings(self.folder, reader.manifest, decisive)
         self._transact([lambda connection: _set_state(connection, "running", "resumed", session)])

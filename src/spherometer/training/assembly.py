@@ -216,8 +216,8 @@ def _schedule(settings: Settings, num_epochs: int) -> Schedule:
     if wanted.schedule == "cosine":
         return cosine(num_epochs)
     if wanted.schedule == "flat-then-linear":
-        if wanted.average_from:
-            return flat_then_linear(wanted.average_from, final=0.5)
+        if wanted.average_from is not None:
+            return flat_then_linear(max(1, wanted.average_from), final=0.5)
         return flat_then_linear(num_epochs)
     return multi_step(wanted.milestones, settings.usual("factor")) if wanted.schedule == "steps" else constant()
 

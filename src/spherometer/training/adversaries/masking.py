@@ -69,7 +69,8 @@ def _everywhere(attack: Attack, inputs: Tensor) -> PGD:
     """An attack whose ball holds all of the bounds, or all of the data where there are none."""
     low, high = attack.bounds or (float(inputs.min()), float(inputs.max()))
     radius = (high - low) if attack.norm == "linf" else (high - low) * inputs[0].numel() ** 0.5
-    return PGD(max(radius, attack.radius), attack.norm, num_steps=50, step_size=radius / 10, bounds=attack.bounds)
+    radius = max(radius, attack.radius)
+    return PGD(radius, attack.norm, num_steps=50, step_size=radius / 10, bounds=attack.bounds)
 
 
 def _flat(model: nn.Module, data: Data, batch_size: int) -> Tensor:

@@ -36,7 +36,7 @@ class SAM(TwoPass):
 
     def _first_pass(self, closure: Closure, weights: Sequence[Tensor], scale: float) -> Ascent:  # noqa: ARG002
         loss = closure()
-        gradients = _dense_gradients(weights)
+        gradients = [weight.grad for weight in weights]
         return Ascent(loss, gradients, total_norm(gradients))
 
 
@@ -66,15 +66,8 @@ class ASAM(TwoPass):
 
     def _first_pass(self, closure: Closure, weights: Sequence[Tensor], scale: float) -> Ascent:  # noqa: ARG002
         loss = closure()
-        gradients = _dense_gradients(weights)
+        gradients = [weight.grad for weight in weights]
         scales = [weight.detach().abs() + self.eta for weight in weights]
         tilted = [None if g is None else t * g for t, g in zip(scales, gradients, strict=True)]
         directions = [None if g is None else t * g for t, g in zip(scales, tilted, strict=True)]
         return Ascent(loss, directions, total_norm(tilted))
-
-
-def _dense_gradients(weights: Sequence[Tensor]) -> list[Tensor | None]:
-    gradients = [weight.grad for weight in weights]
-    if any(gradient is not None and gradient.is_sparse for gradient in gradients):
-        raise TypeError("expected dense gradients, got sparse ones: build the embedding with sparse=False")
-    return gradients

@@ -74,6 +74,7 @@ class TwoPass(Optimizer, ABC):
             _valid_radius(group["rho"])
         self.base = base(self.param_groups, **options)
         _refuse_line_searches(self.base)
+        _refuse_ascent(self.base)
         self.model, self.generator = model, torch.Generator().manual_seed(seed)
         self.defaults |= self.base.defaults
         self._share_state()
@@ -164,6 +165,8 @@ def _climbed(weights: Sequence[Tensor], radii: Sequence[float], ascent: Ascent) 
 def total_norm(tensors: Sequence[Tensor | None]) -> Tensor:
     """‖·‖₂ of all entries of all tensors together; 0 if there are none."""
     present = [tensor for tensor in tensors if tensor is not None]
+    if any(tensor.is_sparse for tensor in present):
+        raise TypeError("expected dense gradients, got sparse ones: build the embedding with sparse=False")
     if not present:
         return torch.zeros(())
     norms = torch._foreach_norm(present)
@@ -180,4 +183,12 @@ def _refuse_line_searches(base: Optimizer) -> None:
         raise TypeError(
             f"{type(base).__name__} calls the closure itself, as often as it likes, and cannot be a base optimiser: "
             "use one whose step takes no closure, such as torch.optim.SGD"
+        )
+
+
+def _refuse_ascent(base: Optimizer) -> None:
+    if any(group.get("maximize", False) for group in base.param_groups):
+        raise ValueError(
+            "expected a base optimiser that descends, got maximize=True, for which the way up is down: minimise the "
+            "negative loss instead"
         )
