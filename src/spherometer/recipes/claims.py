@@ -35,7 +35,7 @@ MISSED = (ArithmeticError, LookupError, ValueError)  # what is raised where numb
 class Evidence:
     """What a claim finds: a test, the border of what is claimed, how many numbers are missing, and remarks.
 
-    `spare` is the share of missing numbers with which it may hold all the same.
+    `spare` are the shares of missing numbers with which it may hold, and fail, all the same.
     """
 
     tested: Tested
@@ -43,7 +43,12 @@ class Evidence:
     remarks: tuple[str, ...] = ()
     least: float | None = 0.0
     most: float | None = None
-    spare: float = MISSING
+    spare: tuple[float, float] = (MISSING, MISSING)
+
+    def allows(self, answer: Answer) -> bool:
+        """Whether so few numbers are missing that it may hold, or fail."""
+        share = self.spare[0 if answer == "holds" else 1]
+        return bool(self.tested.num) and self.missing <= share * (self.tested.num + self.missing)
 
 
 @dataclass(frozen=True)
@@ -64,11 +69,10 @@ class Claim:
         """The t-test."""
         found = _column(self.margins(results))
         (margins,), missing = _finite(found)
-        wrong = int(np.isneginf(found).sum())
+        wrong, right = int(np.isneginf(found).sum()), int(np.isposinf(found).sum())
         tested = mean_above(margins, self.least, level=level)
-        return Evidence(
-            tested, missing, _sameness(margins) + _endless(wrong), self.least, spare=0.0 if wrong else MISSING
-        )
+        spare = (0.0 if wrong else MISSING, 0.0 if right else MISSING)
+        return Evidence(tested, missing, _sameness(margins) + _endless(wrong), self.least, spare=spare)
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ class Near:
         tested = mean_within(values, self.target, self.tolerance, level=level)
         least, most = self.target - self.tolerance, self.target + self.tolerance
         remarks = _sameness(values) + _endless(wrong)
-        return Evidence(tested, missing, remarks, least, most, spare=0.0 if wrong else MISSING)
+        return Evidence(tested, missing, remarks, least, most, spare=(0.0 if wrong else MISSING, MISSING))
 
 
 @dataclass(frozen=True)
@@ -184,7 +188,7 @@ class Inequality:
         low, high = (float(margins.min()), float(margins.max())) if num else (math.nan, math.nan)
         words = f"{wrong or 'none'} of {num} measurement{'s' * (num != 1)} violate{'s' * (wrong == 1)} it"
         tested = Tested(low, low, high, float(wrong > 0 or not num), float(not wrong), num)
-        return Evidence(tested, missing, (words,) if num else (), -self.error, spare=0.0)
+        return Evidence(tested, missing, (words,) if num else (), -self.error, spare=(0.0, 1.0))
 
 
 AnyClaim = Claim | Near | Correlation | Weak | Stronger | Inequality
@@ -194,7 +198,8 @@ def judge(claims: Sequence[AnyClaim], results: Any, alpha: float = 0.05) -> list
     """The verdicts of a recipe's claims, corrected for their number by Holm's procedure.
 
     *holds*: the corrected p is below alpha. *fails*: the corrected p of the opposite is below alpha / 2, which for a
-    single claim is an interval that excludes the claimed side. *undecided*: neither, or too many numbers are missing.
+    single claim is an interval that excludes the claimed side. *undecided*: neither, or too many numbers are missing:
+    more than a fifth for either, any for an inequality to hold.
     Inequalities are not a matter of chance and stand outside the correction.
 
     Example:
@@ -220,10 +225,9 @@ def judge(claims: Sequence[AnyClaim], results: Any, alpha: float = 0.05) -> list
 
 def answer_of(evidence: Evidence, p: float, against: float, alpha: float) -> Answer:
     """The answer that corrected p-values give."""
-    total = evidence.tested.num + evidence.missing
-    if against < alpha / 2 and evidence.tested.num:
+    if against < alpha / 2 and evidence.allows("fails"):
         return "fails"
-    return "holds" if p < alpha and evidence.missing <= evidence.spare * total else "undecided"
+    return "holds" if p < alpha and evidence.allows("holds") else "undecided"
 
 
 def _verdict(claim: AnyClaim, one: Evidence, answer: Answer, p: float, share: float) -> Verdict:
@@ -251,9 +255,10 @@ def _verdict(claim: AnyClaim, one: Evidence, answer: Answer, p: float, share: fl
 
 
 def _told_missing(one: Evidence) -> str:
-    total = one.tested.num + one.missing
-    words = f"{one.missing} of {total} numbers missing or not finite (failed or diverged runs), left out"
-    return words if one.missing <= one.spare * total else f"{words}: too many to say that it holds"
+    words = f"{one.missing} of {one.tested.num + one.missing} numbers missing, undefined or infinite, left out"
+    answers: tuple[Answer, ...] = ("holds", "fails")
+    refused = [answer for answer in answers if not one.allows(answer)]
+    return f"{words}: too many to say that it {' or '.join(refused)}" if refused else words
 
 
 def _evidence(claim: AnyClaim, results: Any, level: float) -> Evidence:
