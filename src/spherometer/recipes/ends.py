@@ -57,6 +57,19 @@ def finite(values: Sequence[float] | np.ndarray) -> np.ndarray:
     return found[np.isfinite(found)]
 
 
+def told(values: Sequence[float] | np.ndarray, form: str = ".2f", spread: str = ".2f") -> str:
+    """Mean and standard deviation over the seeds that have a finite number, for a table.
+
+    Example:
+        >>> told([75.58, 75.64, float("nan")])
+        '75.61 ± 0.04'
+    """
+    found = finite(values)
+    if not len(found):
+        return "missing"
+    return f"{found.mean():{form}}" + (f" ± {found.std(ddof=1):{spread}}" if len(found) > 1 else "")
+
+
 def label_panel(
     results: Results,
     title: str,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,15 @@ from spherometer.sweeps.attempt import one_line
 
 Sweep = Callable[[list[Job]], list[Outcome]]
 PICTURES = ("png", "svg", "pdf")
+NAMED = 3  # failed runs that a caption names
 
 
 def perform(recipe: Recipe, scale: str, out: Path, sweep: Sweep) -> RecipeResult:
     """Do what is not done yet, judge and draw; the result is in `out/recipes/ID.scale`.
 
     Runs are shared by all recipes of the folder: one with the same settings is done once. A run that failed leaves
-    its claims undecided, and is named in the result; a figure or table that cannot be made without it says so.
+    its claims undecided, and is named in the result; figure and table show the seeds that are left, and the caption
+    says which are missing.
 
     Example:
         >>> perform(find_recipe("A-F1"), "smoke", Path("results"), lambda jobs: sweep(jobs, Path("results")))
@@ -68,16 +71,27 @@ def _write(result: RecipeResult, experiment: Experiment, results: Results, folde
 
 def _figure(experiment: Experiment, results: Results) -> Panels:
     try:
-        return experiment.figure(results)
+        panels = experiment.figure(results.left())
     except MISSED as error:
-        return Panels([Panel("no figure", "", "", [])], columns=1, caption=f"could not be drawn: {one_line(error)}")
+        panels = Panels([Panel("no figure", "", "", [])], columns=1, caption=f"could not be drawn: {one_line(error)}")
+    return replace(panels, caption=" ".join(filter(None, (panels.caption, _missing(results)))))
+
+
+def _missing(results: Results) -> str:
+    """1 of 6 runs failed: rate 0.1, seed 0."""
+    if not results.missing:
+        return ""
+    named = [", ".join(f"{name} {value}" for name, value in run.labels.items()) for run in results.missing]
+    more = "; ..." if len(named) > NAMED else "."
+    num = len({run.job.key for run in results.runs})
+    return f"{len(named)} of {num} runs failed: {'; '.join(named[:NAMED])}{more}"
 
 
 def _table(experiment: Experiment, results: Results) -> Table | None:
     if experiment.table is None:
         return None
     try:
-        return experiment.table(results)
+        return experiment.table(results.left())
     except MISSED as error:
         return Table(["table"], [[f"could not be made: {one_line(error)}"]])
 

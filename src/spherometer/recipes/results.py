@@ -63,6 +63,23 @@ class Results:
         """The different values of a label, in the order of the runs."""
         return list(dict.fromkeys(run.labels[label] for run in self.runs if label in run.labels))
 
+    @cached_property
+    def missing(self) -> list[Run]:
+        """The runs that failed, each once, however many labels it has."""
+        failed = {run.job.key: run for run in self.runs if not run.job.is_done(self.root)}
+        return list(failed.values())
+
+    def left(self) -> Results:
+        """Without the runs that failed, where the same setting has another seed: what figures and tables show.
+
+        A setting of which nothing is left keeps its failed runs, and is a gap.
+        """
+        if not self.missing:
+            return self
+        failed = {run.job.key for run in self.missing}
+        known = {_setting(run) for run in self.runs if run.job.key not in failed}
+        return Results([run for run in self.runs if run.job.key not in failed or _setting(run) not in known], self.root)
+
     def curve(self, name: str, *, part: str = "", **labels: Any) -> list[Curve]:
         """Steps and values of a quantity, one curve for each seed."""
         return [self._rows[run.job.key].get((name, part), _EMPTY) for run in self.choose(**labels)]
@@ -122,6 +139,11 @@ class Results:
 
     def _done(self, run: Run) -> RunReader | None:
         return RunReader(run.job.folder(self.root)) if run.job.is_done(self.root) else None
+
+
+def _setting(run: Run) -> frozenset[tuple[str, Any]]:
+    """Its labels besides the seed."""
+    return frozenset((name, value) for name, value in run.labels.items() if name != "seed")
 
 
 _EMPTY: Curve = (np.zeros(0), np.zeros(0))

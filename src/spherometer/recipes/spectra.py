@@ -27,6 +27,7 @@ def spectrum_panel(results: Results, title: str, *, prefix: str = "", **labels: 
     )
     series = [_density(nodes[0], weights[0])] if nodes else []
     lines = [Line("λ₁", x=float(nodes[0].max()))] if nodes else []
+    title = title if nodes else f"{title}: missing"
     return Panel(title, "eigenvalue", "density", series, log_y=True, lines=lines)
 
 

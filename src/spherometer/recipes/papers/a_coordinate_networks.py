@@ -15,6 +15,7 @@ from spherometer.figures.panels import Panel, Panels, Series
 from spherometer.metrics import measure
 from spherometer.problems import Problem
 from spherometer.recipes.claims import Claim, Near
+from spherometer.recipes.ends import told
 from spherometer.recipes.margins import larger, numbers, smaller
 from spherometer.recipes.recipe import Experiment, Scale, Table, at_scale, recipe, variant
 from spherometer.recipes.results import Results, Run
@@ -208,8 +209,7 @@ def _figure(results: Results, *, activations: tuple[str, ...]) -> Panels:
 
 def _table(results: Results, *, activation: str) -> Table:
     def ours(name: str, start: str) -> str:
-        values = numbers(results, ROWS[name], **_labels(activation, start))
-        return f"{values.mean():.2f} ± {values.std(ddof=1):.2f}"
+        return told(numbers(results, ROWS[name], **_labels(activation, start)))
 
     return Table(
         columns=("", "high, paper", "high, ours", "low, paper", "low, ours"),

@@ -10,7 +10,7 @@ import numpy as np
 from spherometer.figures.panels import HeatPanel, Line, Panel, Panels, Series
 from spherometer.recipes.claims import Claim
 from spherometer.recipes.papers.c_class_planes import coordinates, plane_run
-from spherometer.recipes.papers.c_geometry import COSINE_STEPS, by_class, geometry_run, matrix_of
+from spherometer.recipes.papers.c_geometry import COSINE_STEPS, by_class, geometry_run, matrix_of, mean_matrix
 from spherometer.recipes.papers.c_runs import departures, seeds
 from spherometer.recipes.recipe import Experiment, Scale, recipe, variant
 from spherometer.recipes.results import Results
@@ -117,7 +117,7 @@ def _planes_figure(results: Results, *, pairs: tuple[tuple[int, int], ...], step
 
 
 def _cosine_panel(results: Results, step: int) -> HeatPanel:
-    matrix = np.mean(_cosines(results, step), 0)
+    matrix = mean_matrix(_cosines(results, step))
     return HeatPanel(f"cosines of class means, step {step}", matrix.tolist(), NAMES, NAMES, limit=1.0)
 
 

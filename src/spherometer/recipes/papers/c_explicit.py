@@ -9,7 +9,7 @@ import numpy as np
 
 from spherometer.figures.panels import Panel, Panels
 from spherometer.recipes.claims import AnyClaim, Claim, Near
-from spherometer.recipes.ends import over_label
+from spherometer.recipes.ends import over_label, told
 from spherometer.recipes.margins import levels_of
 from spherometer.recipes.papers.c_methods import (
     FULL_RATES,
@@ -23,7 +23,6 @@ from spherometer.recipes.papers.c_methods import (
     percents,
     simple_departures,
     simple_run,
-    told,
     wide_run,
 )
 from spherometer.recipes.papers.c_printed import PENALISED_PRINTED, SIMPLE, SIMPLE_WHOLE, WIDE

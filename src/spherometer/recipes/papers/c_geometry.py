@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import nan
 from typing import Any
 
@@ -68,6 +69,14 @@ def matrix_of(entries: dict[int, dict[str, float]], step: int) -> np.ndarray:
     values = np.array([found[str(place)] for place in range(len(found))])
     size = round(len(values) ** 0.5)
     return values.reshape(size, size)
+
+
+def mean_matrix(matrices: Sequence[np.ndarray]) -> np.ndarray:
+    """Entry by entry over the seeds that have one: a class that a seed never predicts has no cosines there."""
+    found = np.stack(matrices)
+    there = np.isfinite(found)
+    num = there.sum(0)
+    return np.where(num > 0, np.where(there, found, 0.0).sum(0) / np.maximum(num, 1), nan)
 
 
 def by_class(entries: dict[str, float]) -> dict[int, tuple[int, float]]:

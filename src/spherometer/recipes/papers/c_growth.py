@@ -100,7 +100,9 @@ def layer_growth(scale: Scale) -> Experiment:
 
 
 def _weights(results: Results) -> list[str]:
-    return [part for part in results.parts("parameter_norms")[0] if part.endswith("weight")]
+    """Names of the weights, from the first run that has any."""
+    norms = next(filter(None, results.parts("parameter_norms")), {})
+    return [part for part in norms if part.endswith("weight")]
 
 
 variant("C-F13", growth, "logits and weights grow from the first steps on", early=True)

@@ -11,7 +11,8 @@ import torch
 from spherometer.figures.panels import HeatPanel, Line, Panel, Panels, Series, over_seeds
 from spherometer.operators.logit_hessian import logit_hessian_eigenpairs, secular_function
 from spherometer.recipes.claims import Claim, Inequality, Near
-from spherometer.recipes.papers.c_geometry import MATRIX_STEPS, geometry_run, matrix_of
+from spherometer.recipes.margins import every
+from spherometer.recipes.papers.c_geometry import MATRIX_STEPS, geometry_run, matrix_of, mean_matrix
 from spherometer.recipes.papers.c_runs import departures, descent_rates, descent_run, seeds
 from spherometer.recipes.recipe import Experiment, Scale, recipe, variant
 from spherometer.recipes.results import Results, Run
@@ -55,11 +56,7 @@ def impurity(scale: Scale) -> Experiment:
             ),
             Inequality(
                 "½Gini ≤ λ⁽¹⁾ ≤ min{p, Gini} for every sample at every step",
-                lambda results: [
-                    -float(count)
-                    for _, counts in results.curve("impurity_bounds", part="violations")
-                    for count in counts
-                ],
+                lambda results: every(-counts for _, counts in results.curve("impurity_bounds", part="violations")),
                 source="C-F1; C Thm 4.1(d), T2",
             ),
         ],
@@ -215,7 +212,7 @@ def _matrix_figure(results: Results, *, steps: tuple[int, ...]) -> Panels:
     panels = [
         HeatPanel(
             f"step {step}",
-            np.mean(_matrices(results, step), 0).tolist(),
+            mean_matrix(_matrices(results, step)).tolist(),
             names,
             [str(k) for k in range(1, CLASSES + 1)],
             x_label="eigenvector i",

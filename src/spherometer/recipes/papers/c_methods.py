@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from spherometer.recipes.ends import finite
 from spherometer.recipes.margins import numbers
 from spherometer.recipes.recipe import Scale, at_scale
 from spherometer.recipes.results import Results, Run, training_run
@@ -174,15 +175,11 @@ def mean_better(
     return [float(np.mean(column)) for column in zip(*rows, strict=True)]
 
 
-def told(values: Sequence[float] | np.ndarray) -> str:
-    """75.61 ± 0.03"""
-    found = np.asarray(values, dtype=float)
-    spread = f" ± {found.std(ddof=1):.2f}" if len(found) > 1 else ""
-    return f"{found.mean():.2f}{spread}"
-
-
 def error_reduction(results: Results, *, here: Mapping[str, Any], there: Mapping[str, Any]) -> tuple[str, str]:
     """Δ and ERR = 100 Δ/(100 − base) of mean accuracies, as the paper's tables have them (Q7)."""
-    base = float(percent(results, **there).mean())
-    change = float(percent(results, **here).mean()) - base
+    before, after = (finite(percent(results, **labels)) for labels in (there, here))
+    if not len(before) or not len(after):
+        return "missing", "missing"
+    base = float(before.mean())
+    change = float(after.mean()) - base
     return f"{change:+.2f}", f"{100 * change / (100 - base):.2f}" if base < 100 else "-"

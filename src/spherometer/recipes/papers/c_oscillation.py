@@ -8,7 +8,9 @@ from math import log, nan
 import numpy as np
 
 from spherometer.figures.panels import Line, Panel, Panels, over_seeds
-from spherometer.recipes.claims import Claim, Inequality
+from spherometer.recipes.claims import AnyClaim, Claim, Inequality, Near
+from spherometer.recipes.ends import told
+from spherometer.recipes.margins import every
 from spherometer.recipes.papers.c_curves import NORM, combined, correlation, log_correlation, scaled, square
 from spherometer.recipes.papers.c_edge import TOGETHER, edge_claims
 from spherometer.recipes.papers.c_runs import batches, departures, plain_run, rates, seeds
@@ -20,7 +22,9 @@ WINDOWS: dict[str, tuple[tuple[int, int], ...]] = {
     "laptop": ((0, 40), (150, 190), (600, 640)),
     "paper": ((0, 200), (1000, 1200), (4000, 4200)),
 }
-PAPER_RATIOS = ("1/8", "1/17.5", "1/45")
+PAPER_RATIOS = (8, 17.5, 45)  # 1/λ̂*
+ABOUT = 1.5  # a factor, so that the three are told apart
+ABOUT_SAID = f"'λ̂* ≈' means within a factor of {ABOUT:g} of it: chosen here"
 
 
 def window_run(scale: Scale, seed: int) -> Run:
@@ -50,7 +54,7 @@ def oscillation(scale: Scale, *, number: int = 2) -> Experiment:
     """‖H‖ and ‖⟨J⟩‖² at every step of two windows (C Fig 2), or three (C Fig 26); Q48."""
     windows, source = WINDOWS[scale][:number], "C-F2" if number == 2 else "C-F26"
     names = ("early", "in the middle", "late")
-    claims = [
+    claims: list[AnyClaim] = [
         Claim(
             f"‖H‖ and ‖⟨J⟩‖² move together from step to step, {names[place]} in training",
             partial(_together, window=window),
@@ -59,18 +63,33 @@ def oscillation(scale: Scale, *, number: int = 2) -> Experiment:
         )
         for place, window in enumerate(windows)
     ]
-    slow = Claim(
-        "the factor λ̂* falls over training",
-        partial(_fall, windows=windows),
-        unit=f"ln of λ̂* in the first window over the {'second' if number == 2 else 'third'}",
-        source=source,
+    claims.append(
+        Claim(
+            "the factor λ̂* falls over training",
+            partial(_fall, windows=windows),
+            unit=f"ln of λ̂* in the first window over the {'second' if number == 2 else 'third'}",
+            source=source,
+        )
     )
+    printed = [] if number == 2 else [_printed(*pair) for pair in zip(windows, PAPER_RATIOS, strict=True)]
     return Experiment(
         runs=[window_run(scale, seed) for seed in seeds(scale)],
-        claims=[*claims, slow],
+        claims=[*claims, *printed],
         figure=partial(_figure, windows=windows),
-        departures=departures(scale, "cnn6", *_windows_said(scale)),
+        departures=departures(scale, "cnn6", *_windows_said(scale), *([ABOUT_SAID] if printed else [])),
         table=partial(_table, windows=windows) if number == 3 else None,
+    )
+
+
+def _printed(window: tuple[int, int], inverse: float) -> Near:
+    """λ̂* of a window is the paper's."""
+    return Near(
+        f"λ̂* is about 1/{inverse:g} in steps {window[0]}-{window[1]}",
+        lambda results: [log(ratio) for ratio in _ratios(results, window)],
+        target=-log(inverse),
+        tolerance=log(ABOUT),
+        unit="ln λ̂*",
+        source="C-F26",
     )
 
 
@@ -136,12 +155,9 @@ def _figure(results: Results, *, windows: tuple[tuple[int, int], ...]) -> Panels
 
 def _table(results: Results, *, windows: tuple[tuple[int, int], ...]) -> Table:
     rows = []
-    for window, printed, said in zip(windows, PAPER_RATIOS, WINDOWS["paper"], strict=True):
-        ours = np.array(_ratios(results, window))
-        spread = f" ± {(1 / ours).std(ddof=1):.2g}" if len(ours) > 1 else ""
-        rows.append(
-            [f"{said[0]}-{said[1]}", printed, f"{window[0]}-{window[1]}", f"1/({(1 / ours).mean():.3g}{spread})"]
-        )
+    for window, inverse, said in zip(windows, PAPER_RATIOS, WINDOWS["paper"], strict=True):
+        ours = told(1 / np.array(_ratios(results, window)), ".3g", ".2g")
+        rows.append([f"{said[0]}-{said[1]}", f"1/{inverse:g}", f"{window[0]}-{window[1]}", f"1/({ours})"])
     return Table(["paper: steps", "paper: λ̂*", "ours: steps", "ours: λ̂*"], rows)
 
 
@@ -186,11 +202,10 @@ def squared_error(scale: Scale) -> Experiment:
             ),
             Inequality(
                 "‖⟨J⟩‖² ≤ ‖G‖ at every step",
-                lambda results: [
-                    float(margin)
+                lambda results: every(
+                    combined(top, square(norm), lambda one, other: 1.02 * one - other)[1]
                     for top, norm in zip(results.curve("gauss_newton_norm"), results.curve(NORM), strict=True)
-                    for margin in combined(top, square(norm), lambda one, other: 1.02 * one - other)[1]
-                ],
+                ),
                 source="C-F35; T10",
             ),
             *edge_claims("C-F35"),

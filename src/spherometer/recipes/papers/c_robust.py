@@ -9,7 +9,8 @@ import numpy as np
 
 from spherometer.figures.panels import Panel, Panels, Series
 from spherometer.recipes.claims import Claim
-from spherometer.recipes.papers.c_methods import ACCURACY, mean_better, percent, told
+from spherometer.recipes.ends import told
+from spherometer.recipes.papers.c_methods import ACCURACY, mean_better, percent
 from spherometer.recipes.papers.c_printed import CHOSEN, ROBUST, Row
 from spherometer.recipes.recipe import Experiment, Scale, Table, at_scale, recipe, variant
 from spherometer.recipes.results import Results, Run, training_run

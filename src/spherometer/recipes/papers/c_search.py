@@ -10,7 +10,7 @@ import numpy as np
 
 from spherometer.figures.panels import Panel, Panels
 from spherometer.recipes.claims import Claim
-from spherometer.recipes.ends import label_panel, over_label
+from spherometer.recipes.ends import label_panel, over_label, told
 from spherometer.recipes.margins import levels_of
 from spherometer.recipes.papers.c_explicit import POINTS, plain, regularised, seeds
 from spherometer.recipes.papers.c_methods import (
@@ -22,7 +22,6 @@ from spherometer.recipes.papers.c_methods import (
     percents,
     simple_departures,
     simple_run,
-    told,
     wide_departures,
     wide_run,
 )

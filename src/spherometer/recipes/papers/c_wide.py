@@ -9,7 +9,7 @@ import numpy as np
 
 from spherometer.figures.panels import Line, Panel, Panels, over_seeds
 from spherometer.recipes.claims import Claim
-from spherometer.recipes.ends import mean_line, over_label
+from spherometer.recipes.ends import mean_line, over_label, told
 from spherometer.recipes.margins import levels_of
 from spherometer.recipes.papers.c_explicit import POINTS
 from spherometer.recipes.papers.c_methods import (
@@ -18,7 +18,6 @@ from spherometer.recipes.papers.c_methods import (
     mean_better,
     percent,
     percents,
-    told,
     wide_departures,
     wide_run,
 )

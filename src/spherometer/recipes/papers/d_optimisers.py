@@ -7,6 +7,7 @@ from typing import Any
 
 from spherometer.figures.panels import Panel, Panels, over_seeds
 from spherometer.recipes.claims import Claim
+from spherometer.recipes.ends import told
 from spherometer.recipes.margins import above, larger, numbers
 from spherometer.recipes.papers.d_networks import ABOUT, PLAIN, about
 from spherometer.recipes.recipe import Experiment, Scale, Table, at_scale, recipe, variant
@@ -120,8 +121,7 @@ def _figure(results: Results) -> Panels:
         return Panel(title, "iteration", title, series)
 
     spectra = [
-        spectrum_panel(results, f"spectrum, {chosen['optimiser']}", prefix="batch_", **chosen, seed=0)
-        for chosen in (SGD, ADAM)
+        spectrum_panel(results, f"spectrum, {chosen['optimiser']}", prefix="batch_", **chosen) for chosen in (SGD, ADAM)
     ]
     return Panels(
         [*spectra, panel("test accuracy", "test_accuracy"), panel("weight norm", "weight_norm")],
@@ -142,7 +142,7 @@ def _table(results: Results, *, data: str) -> Table:
     rows = []
     for name, quantity in quantities.items():
         known = PAPER[data].get(name, ("", ""))
-        ours = [f"{numbers(results, quantity, **chosen).mean():.4g}" for chosen in (SGD, ADAM)]
+        ours = [told(numbers(results, quantity, **chosen), ".4g", ".2g") for chosen in (SGD, ADAM)]
         rows.append([name, known[0], ours[0], known[1], ours[1]])
     return Table(["quantity", "SGD, paper", "SGD, ours", "Adam, paper", "Adam, ours"], rows)
 

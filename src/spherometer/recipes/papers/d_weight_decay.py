@@ -8,7 +8,7 @@ from typing import Any
 
 from spherometer.figures.panels import Panel, Panels
 from spherometer.recipes.claims import AnyClaim, Claim
-from spherometer.recipes.ends import label_panel
+from spherometer.recipes.ends import label_panel, told
 from spherometer.recipes.margins import above, larger, numbers, rising
 from spherometer.recipes.papers.d_networks import ABOUT, NETWORKS, PLAIN, Network, about
 from spherometer.recipes.recipe import Experiment, Scale, Table, at_scale, recipe, variant
@@ -166,7 +166,7 @@ def _particular(network: str, source: str) -> list[AnyClaim]:
 
 def _figure(results: Results, *, prefix: str) -> Panels:
     spectra: list[Panel] = [
-        spectrum_panel(results, f"spectrum, γ = {decay:g}", prefix=prefix, decay=decay, seed=0) for decay in DECAYS
+        spectrum_panel(results, f"spectrum, γ = {decay:g}", prefix=prefix, decay=decay) for decay in DECAYS
     ]
     ends = [
         ("λ₁", f"final_{prefix}sharpness"),
@@ -184,7 +184,7 @@ def _mode_figure(results: Results) -> Panels:
     modes = (("eval", ""), ("train", "batch_"))
     return Panels(
         [
-            spectrum_panel(results, f"{mode} mode, γ = {decay:g}", prefix=prefix, decay=decay, seed=0)
+            spectrum_panel(results, f"{mode} mode, γ = {decay:g}", prefix=prefix, decay=decay)
             for mode, prefix in modes
             for decay in (0.0, 5e-4)
         ],
@@ -204,9 +204,8 @@ def _table(results: Results, *, wanted: Network) -> Table:
     for name, quantity in ours.items():
         for place, decay in enumerate(DECAYS):
             known = wanted.numbers.get(name)
-            found = numbers(results, quantity, decay=decay)
-            spread = f" ± {found.std(ddof=1):.2g}" if len(found) > 1 else ""
-            rows.append([name, f"{decay:g}", f"{known[place]:g}" if known else "", f"{found.mean():.4g}{spread}"])
+            found = told(numbers(results, quantity, decay=decay), ".4g", ".2g")
+            rows.append([name, f"{decay:g}", f"{known[place]:g}" if known else "", found])
     return Table(["quantity", "γ", "paper", "ours"], rows)
 
 
