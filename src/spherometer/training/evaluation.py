@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from spherometer.problems.modes import keeping_modes
+from spherometer.training.shares import term_shares
 
 Data = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class Score:
-    """Mean loss over the samples, and the share of right answers (None where targets are values)."""
+    """Mean loss over its terms, and the share of right answers (None where targets are values)."""
 
     loss: float
     accuracy: float | None
@@ -34,7 +35,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def evaluate(
     model: nn.Module, data: Data, loss: Callable[[Tensor, Tensor], Tensor], *, batch_size: int = 1000
 ) -> Score:
-    """Clean data in file order; a ragged last batch counts by its size.
+    """Clean data in file order; a batch counts by its terms, as in a `Problem`.
 
     Example:
         >>> evaluate(model, test.tensors, nn.CrossEntropyLoss()).accuracy
@@ -42,13 +43,13 @@ def evaluate(
     """
     total, right, has_classes = 0.0, 0, not data[1].is_floating_point()
     device = next(model.parameters()).device
+    parts = list(batches(data, batch_size))
     with evaluating(model):
-        for inputs, targets in batches(data, batch_size):
+        for share, (inputs, targets) in zip(term_shares(loss, parts), parts, strict=True):
             outputs, targets = model(inputs.to(device)), targets.to(device)
-            total += float(loss(outputs, targets)) * len(targets)
+            total += share * float(loss(outputs, targets)) if share else 0.0
             right += int((outputs.argmax(dim=1) == targets).sum()) if has_classes else 0
-    num = len(data[1])
-    return Score(total / num, right / num if has_classes else None)
+    return Score(total, right / len(data[1]) if has_classes else None)
 
 
 def batches(data: Data, size: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -43,9 +43,9 @@ class Training:
 
     An epoch is a fresh order of the samples, cut into batches; without `batch_size` every step sees all samples (full-
     batch gradient descent, one step per epoch). A batch beyond `ghost_size` is computed in pieces, whose gradients are
-    averaged by size (L23); batch norm sees the pieces. All randomness of batches, transforms and dropout is a function
-    of the seed and the number of the step: a run that goes on from a checkpoint takes the steps of one that was never
-    interrupted, and the global random state stays as it was.
+    averaged by the number of their loss terms (L23); batch norm sees the pieces. All randomness of batches, transforms
+    and dropout is a function of the seed and the number of the step: a run that goes on from a checkpoint takes the
+    steps of one that was never interrupted, and the global random state stays as it was.
 
     Args:
         data: inputs and targets, in memory.
@@ -135,7 +135,7 @@ class Training:
     def _closure(self, ghosts: list[Batch]) -> Callable[[], Tensor]:
         seed = (self.seed * GOLDEN + self.number) % 2**63  # a named stream would cost microseconds in every step
         _seed_dropout(seed, self.device)
-        num, parts = sum(len(targets) for _, targets in ghosts), self.objective.over(self.model, ghosts)
+        parts = self.objective.over(self.model, ghosts)
 
         def closure() -> Tensor:
             _seed_dropout(seed, self.device)  # the same masks however often the optimiser asks
@@ -143,9 +143,8 @@ class Training:
             losses = []
             for part, (inputs, targets) in zip(parts, ghosts, strict=True):
                 loss = part(self.model, inputs, targets)
-                losses.append(loss if len(ghosts) == 1 else loss * (len(targets) / num))
-                losses[-1].backward()
-                losses[-1] = losses[-1].detach()
+                loss.backward()
+                losses.append(loss.detach())
             return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
         return closure

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -15,10 +16,10 @@ from spherometer.training.adversaries.attacks import PGD, check_range
 from spherometer.training.arguments import not_negative
 from spherometer.training.evaluation import evaluating
 from spherometer.training.optim.marking import logits
+from spherometer.training.shares import Batch, sample_shares, term_shares, weighted
 from spherometer.training.statistics import frozen_statistics
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-Batch = tuple[Tensor, Tensor]
 Mode = Literal["train", "eval"]
 
 
@@ -48,7 +49,9 @@ class AdversarialTraining:
     def over(self, model: nn.Module, batches: Sequence[Batch]) -> list[AtCrafted]:
         """Craft once: optimisers that evaluate the loss several times see the same adversarial inputs (L21)."""
         with crafting(model, self.batchnorm):
-            return [AtCrafted(self.loss, self._craft(model, *batch)) for batch in batches]
+            crafted = [self._craft(model, *batch) for batch in batches]
+        shares = term_shares(self.loss, batches)
+        return [AtCrafted(self.loss, *part) for part in zip(crafted, shares, strict=True)]
 
     def _craft(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         def gain(moved: Tensor) -> Tensor:
@@ -63,11 +66,13 @@ class AtCrafted:
 
     loss: Loss
     adversarial: Tensor
+    share: float  # of these samples in the loss of the batch
 
     def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        """loss(f(x'), y); EJR's logits are those of x'."""
+        """share · loss(f(x'), y); EJR's logits are those of x'."""
         del inputs
-        return self.loss(logits(model(self.adversarial)), targets)
+        outputs = logits(model(self.adversarial))
+        return weighted(partial(self.loss, outputs, targets), self.share, outputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +106,9 @@ class Trades:
     def over(self, model: nn.Module, batches: Sequence[Batch]) -> list[TradesCrafted]:
         """Craft once: optimisers that evaluate the loss several times see the same adversarial inputs (L21)."""
         with crafting(model, self.batchnorm):
-            return [TradesCrafted(self, self._craft(model, inputs)) for inputs, _ in batches]
+            crafted = [self._craft(model, inputs) for inputs, _ in batches]
+        shares = term_shares(self.loss, batches), sample_shares(batches)
+        return [TradesCrafted(self, *part) for part in zip(crafted, *shares, strict=True)]
 
     def _craft(self, model: nn.Module, inputs: Tensor) -> Tensor:
         check_range(inputs, self.attack.bounds)
@@ -116,16 +123,19 @@ class TradesCrafted:
 
     rule: Trades
     adversarial: Tensor
+    share: float  # of these samples in the loss of the batch
+    sample_share: float  # and in the KL
 
     def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        """loss(f(x), y) + β KL(f(x) ‖ f(x'))."""
+        """share · loss(f(x), y) + sample_share · β KL(f(x) ‖ f(x'))."""
         outputs, moved = model(inputs), model(self.adversarial)
         if self.rule.marked == "clean":
             outputs = logits(outputs)
         else:
             moved = logits(moved)
         apart = divergences(log_softmax(outputs, dim=1), moved).mean()
-        return self.rule.loss(outputs, targets) + self.rule.beta * apart
+        value = weighted(partial(self.rule.loss, outputs, targets), self.share, outputs)
+        return value + self.sample_share * self.rule.beta * apart
 
 
 def divergences(log_clean: Tensor, outputs: Tensor) -> Tensor:

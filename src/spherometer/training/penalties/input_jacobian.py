@@ -47,15 +47,12 @@ class InputJacobianPenalty(Penalty):
         ends = torch.tensor([outputs.numel() for _, outputs in found]).cumsum(0)
         stretches = unit_vector(int(ends[-1]), dtype=torch.float64, stream=self.generator).tensor_split(ends[:-1])
         factor = float(ends[-1]) if self.scaled else 1.0
-        total, num = torch.zeros((), dtype=torch.float64), sum(len(inputs) for inputs, _ in batches)
+        total = torch.zeros((), dtype=torch.float64)
         for (inputs, outputs), u in zip(found, stretches, strict=True):
             total += factor * _square(inputs, outputs, u, create_graph=False).double().cpu()
         root = float(total) ** 0.5
         slope, shift = (1.0, 0.0) if self.squared else (1 / (2 * root) if root > 0 else 0.0, root / 2)
-        return [
-            self._term(u, slope * factor * num / len(inputs), shift)
-            for (inputs, _), u in zip(found, stretches, strict=True)
-        ]
+        return [self._term(u, slope * factor, shift / len(stretches)) for u in stretches]
 
     def _term(self, u: Tensor, slope: float, shift: float) -> Term:
         def term(model: nn.Module, inputs: Tensor, targets: Tensor, outputs: Tensor) -> Tensor:  # noqa: ARG001

@@ -34,10 +34,10 @@ class Penalty(ABC):
 
     @abstractmethod
     def over(self, model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]]) -> Sequence[Term]:
-        """One term for each ghost batch, so that their mean by batch sizes is the penalty of all samples as one batch.
+        """One term for each ghost batch, so that their sum is the penalty of all samples as one batch.
 
-        That holds for value and gradient at the present weights: ask again after each step. Batch norm aside, which
-        normalises each ghost batch by itself. Takes one pass over the batches.
+        That holds for value and gradient at the present weights: ask again where they have changed. Batch norm aside,
+        which normalises each ghost batch by itself. Takes one pass over the batches.
         """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,13 +14,15 @@ from torch.nn import functional
 from spherometer.estimators.randomness import unit_vector
 from spherometer.training.arguments import not_negative
 from spherometer.training.penalties.penalty import Penalty, Term, evaluations
+from spherometer.training.shares import sample_shares, term_shares, weighted
 
 
 class SquaredGradientPenalty(Penalty):
     """coefficient · ‖∇θ s‖²: the square of the mean over the samples, not the mean of their squares.
 
-    For ghost batches with gradients gₖ of s and their mean g the terms are coefficient · (2 g'gₖ − ‖g‖²): g is
-    accumulated first and then held fixed, which gives the value ‖g‖² and the gradient 2 (∂g/∂θ)'g of the whole.
+    For K ghost batches with gradients gₖ of their parts of s and the sum g the terms are coefficient · (2 g'gₖ −
+    ‖g‖²/K): g is accumulated first and then held fixed, which gives the value ‖g‖² and the gradient 2 (∂g/∂θ)'g of the
+    whole.
     """
 
     def __init__(self, coefficient: float) -> None:
@@ -40,21 +43,28 @@ class SquaredGradientPenalty(Penalty):
         return self.coefficient * _dot(gradients, gradients)
 
     def over(self, model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]]) -> Sequence[Term]:
-        """Terms whose mean is the square of the mean gradient over all batches."""
-        weights, total, draw = _weights(model), sum(len(inputs) for inputs, _ in batches), None
+        """Terms whose sum is the square of the mean gradient over all batches."""
+        weights, shares, draw = _weights(model), self._shares(batches), None
         mean, draws = [torch.zeros_like(weight) for weight in weights], []
-        for inputs, targets, outputs in evaluations(self, model, batches):
+        for share, (_, targets, outputs) in zip(shares, evaluations(self, model, batches), strict=True):
             draw = self._draw(outputs, draw)
-            gradients = _gradients(self._scalar(outputs, targets, draw), weights, create_graph=False)
-            torch._foreach_add_(mean, gradients, alpha=len(inputs) / total)
+            part = self._part(outputs, targets, draw, share)
+            torch._foreach_add_(mean, _gradients(part, weights, create_graph=False))
             draws.append(draw)
-        return [self._term(draw, mean) for draw in draws]
+        square = _dot(mean, mean) / len(draws)
+        return [self._term(draw, share, mean, square) for draw, share in zip(draws, shares, strict=True)]
 
-    def _term(self, draw: Any, mean: Sequence[Tensor]) -> Term:
-        square = _dot(mean, mean)
+    def _shares(self, batches: Sequence[tuple[Tensor, Tensor]]) -> Sequence[float]:
+        """Of each ghost batch in s."""
+        return sample_shares(batches)
 
+    def _part(self, outputs: Tensor, targets: Tensor, draw: Any, share: float) -> Tensor:
+        return weighted(partial(self._scalar, outputs, targets, draw), share, outputs)
+
+    def _term(self, draw: Any, share: float, mean: Sequence[Tensor], square: Tensor) -> Term:
         def term(model: nn.Module, inputs: Tensor, targets: Tensor, outputs: Tensor) -> Tensor:  # noqa: ARG001
-            gradients = _gradients(self._scalar(outputs, targets, draw), _weights(model), create_graph=True)
+            part = self._part(outputs, targets, draw, share)
+            gradients = _gradients(part, _weights(model), create_graph=True)
             return self.coefficient * (2 * _dot(mean, gradients) - square)
 
         return term
@@ -100,6 +110,9 @@ class GradientNormPenalty(SquaredGradientPenalty):
 
     def _scalar(self, outputs: Tensor, targets: Tensor, draw: Any) -> Tensor:  # noqa: ARG002
         return self.loss(outputs, targets)
+
+    def _shares(self, batches: Sequence[tuple[Tensor, Tensor]]) -> Sequence[float]:
+        return term_shares(self.loss, batches)
 
 
 class FisherPenalty(SquaredGradientPenalty):
