@@ -8,7 +8,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from spherometer.recipes.margins import above, falling, larger, rising, smaller
+from spherometer.recipes.margins import above, aligned, every, falling, larger, rising, smaller
 from spherometer.recipes.results import Results, Run, training_run
 from spherometer.records import RunWriter
 from spherometer.sweeps import Job
@@ -58,8 +58,24 @@ def test_a_run_that_failed_is_seen(results, tmp_path):
     assert seen.final("y", x=1)[:2] == [8.0, 24.0]
     assert math.isnan(seen.final("y", x=1)[2])
     assert math.isnan(seen.reduce("y", np.max, x=1)[2])
-    with pytest.raises(ValueError, match="the same seeds on both sides"):
-        smaller(seen, "y", here={"x": 2}, there={"x": 1})
+    assert smaller(seen, "y", here={"x": 2}, there={"x": 1}) == pytest.approx(
+        [math.log(2)] * 2 + [math.nan], nan_ok=True
+    )
+
+
+def test_margins_of_runs_without_partners_are_missing_and_leave_the_others(results, tmp_path):
+    kept = [run for run in results.runs if dict(run.labels) not in ({"x": 1, "seed": 0}, {"x": 3, "seed": 1})]
+    seen = Results(kept, tmp_path)
+    assert smaller(seen, "y", here={"x": 2}, there={"x": 1}) == pytest.approx([math.nan, math.log(2)], nan_ok=True)
+    assert above(seen, "y", here={"x": 2}, there={"x": 3}) == pytest.approx([2, math.nan], nan_ok=True)
+    assert above(seen, "y", here={"x": 1}, there={"x": 3}) == pytest.approx([math.nan] * 2, nan_ok=True)
+    assert falling(seen, "y", over="x") == pytest.approx([math.nan] * 2, nan_ok=True)
+    with pytest.raises(ValueError, match="one run of each seed"):
+        aligned(Results([*kept, kept[0]], tmp_path), "y", [{"x": 1}, {"x": 2}])
+
+
+def test_a_run_without_measurements_is_a_missing_one_for_an_inequality():
+    assert every([np.array([1.0, 2.0]), np.zeros(0), [3.0]]) == pytest.approx([1, 2, math.nan, 3], nan_ok=True)
 
 
 def test_a_run_that_broke_off_counts_as_missing(tmp_path):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,23 @@ def numbers(results: Results, quantity: Quantity, how: Reduce = last, **labels: 
     return np.asarray(found, dtype=float)
 
 
+def aligned(results: Results, quantity: Quantity, choices: Sequence[Labels], how: Reduce = last) -> np.ndarray:
+    """A quantity of several choices of runs: a row for each, a column for each seed; nan where it has no such run."""
+    rows = [numbers(results, quantity, how, **labels) for labels in choices]
+    seeds = [[run.labels.get("seed", 0) for run in results.choose(**labels)] for labels in choices]
+    if all(one == seeds[0] for one in seeds):
+        return np.array(rows)
+    if any(len(one) > len(set(one)) for one in seeds):
+        raise ValueError(f"expected one run of each seed, or the same seeds everywhere, got the seeds {seeds}")
+    known = [dict(zip(one, row, strict=True)) for one, row in zip(seeds, rows, strict=True)]
+    return np.array([[row.get(seed, nan) for seed in sorted(set().union(*seeds))] for row in known])
+
+
+def every(runs: Iterable[Sequence[float] | np.ndarray]) -> list[float]:
+    """All margins of all runs, for an `Inequality`: a run that has none, because it failed, is one that is missing."""
+    return [float(margin) for margins in runs for margin in (margins if len(margins) else [nan])]
+
+
 def levels_of(results: Results, over: str, **labels: Any) -> list[Any]:
     """The values that a label has among the runs with these labels, in order."""
     return sorted({run.labels[over] for run in results.choose(**labels) if over in run.labels})
@@ -41,7 +59,7 @@ def falling(results: Results, name: Quantity, *, over: str, how: Reduce = last, 
     levels = levels_of(results, over, **labels)
     if len(levels) < 2:
         raise ValueError(f"expected at least 2 values of {over!r}, got {levels}")
-    table = np.log([numbers(results, name, how, **{over: level}, **labels) for level in levels])
+    table = np.log(aligned(results, name, [{over: level, **labels} for level in levels], how))
     places = np.arange(len(levels)) - (len(levels) - 1) / 2
     slopes = (places[:, None] * table).sum(0) / (places**2).sum()
     return [float(-slope * (len(levels) - 1)) for slope in slopes]
@@ -56,8 +74,8 @@ def smaller(
     results: Results, name: Quantity, *, here: Labels, there: Labels, how: Reduce = last, **labels: Any
 ) -> list[float]:
     """For "Y is smaller here than there": ln(Y there / Y here), seed by seed."""
-    near, far = (numbers(results, name, how, **chosen, **labels) for chosen in (here, there))
-    return _paired(np.log(far), np.log(near))
+    near, far = np.log(aligned(results, name, [{**chosen, **labels} for chosen in (here, there)], how))
+    return [float(margin) for margin in far - near]
 
 
 def larger(
@@ -71,8 +89,8 @@ def above(
     results: Results, name: Quantity, *, here: Labels, there: Labels, how: Reduce = last, **labels: Any
 ) -> list[float]:
     """For quantities on a plain scale, such as accuracies: Y here minus Y there, seed by seed."""
-    near, far = (numbers(results, name, how, **chosen, **labels) for chosen in (here, there))
-    return _paired(near, far)
+    near, far = aligned(results, name, [{**chosen, **labels} for chosen in (here, there)], how)
+    return [float(margin) for margin in near - far]
 
 
 def averaged(
@@ -89,9 +107,3 @@ def averaged(
         return list(np.mean([margin(results, **{over: level}) for level in chosen], axis=0))
 
     return mean
-
-
-def _paired(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray) -> list[float]:
-    if len(first) != len(second):
-        raise ValueError(f"expected the same seeds on both sides, got {len(first)} and {len(second)} runs")
-    return [float(one - other) for one, other in zip(first, second, strict=True)]

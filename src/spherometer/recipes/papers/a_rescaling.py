@@ -15,6 +15,7 @@ from spherometer.figures.panels import Panel, Panels, over_seeds
 from spherometer.metrics import measure
 from spherometer.problems import Problem
 from spherometer.recipes.claims import Claim, Inequality
+from spherometer.recipes.margins import every
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe
 from spherometer.recipes.results import Results, Run
 from spherometer.records import RunReader, RunWriter
@@ -125,11 +126,8 @@ def _spread(results: Results, *, name: str) -> list[float]:
 
 def _slack(results: Results, *, name: str) -> list[float]:
     """The allowed change less the change from the unscaled network, at each factor of each seed, of the value."""
-    found = []
-    for (_, factors), (_, values) in zip(results.curve(FACTOR), results.curve(name), strict=True):
-        plain = values[list(factors).index(1.0)]
-        found += list(SAME - np.abs(values - plain) / abs(plain))
-    return found
+    curves = zip(results.curve(FACTOR), results.curve(name), strict=True)
+    return every(SAME - np.abs(values / values[factors == 1.0] - 1) for (_, factors), (_, values) in curves)
 
 
 def _word(name: str) -> str:

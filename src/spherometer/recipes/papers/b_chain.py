@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
+from math import nan
 
 import numpy as np
 
 from spherometer.figures.panels import Panel, Panels, over_seeds
 from spherometer.recipes.claims import AnyClaim, Claim, Inequality
+from spherometer.recipes.margins import every
 from spherometer.recipes.papers.b_interpolation import departures_of, seeds_of, train
 from spherometer.recipes.recipe import Experiment, Scale, recipe
 from spherometer.recipes.results import Results
@@ -45,8 +46,8 @@ def _parts(results: Results) -> list[dict[str, np.ndarray]]:
     return [{part: curve[1] for part, curve in zip(CHAIN, curves, strict=True)} for curves in zip(*tables, strict=True)]
 
 
-def _steps(results: Results, low: str, high: str) -> Sequence[float]:
-    return [float(margin) for run in _parts(results) for margin in np.log(run[high] / run[low])]
+def _steps(results: Results, low: str, high: str) -> list[float]:
+    return every(np.log(run[high] / run[low]) for run in _parts(results))
 
 
 def _last_gap(results: Results) -> list[float]:
@@ -54,7 +55,7 @@ def _last_gap(results: Results) -> list[float]:
     found = []
     for run in _parts(results):
         gaps = [np.log(run[high] / run[low]) for low, high in pairwise(CHAIN)]
-        found.append(float((gaps[2] - np.maximum(gaps[0], gaps[1])).mean()))
+        found.append(float((gaps[2] - np.maximum(gaps[0], gaps[1])).mean()) if len(gaps[2]) else nan)
     return found
 
 

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from spherometer.figures.panels import Panel, Panels, Series, over_seeds
 from spherometer.recipes.claims import Claim, Inequality
+from spherometer.recipes.margins import every
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe
 from spherometer.recipes.results import Results, Run
 from spherometer.records import RunWriter
@@ -165,11 +166,8 @@ def _rise(values: np.ndarray) -> float:
 
 def _falls_at_low_loss(results: Results, *, name: str, demo: str) -> list[float]:
     """ln of the factor by which λ₁ falls at each step where the loss is low; before, it may rise (T18)."""
-    found: list[float] = []
     curves = zip(results.curve("loss", demo=demo), results.curve(name, demo=demo), strict=True)
-    for (_, losses), (_, sharpness) in curves:
-        found += list(-np.diff(np.log(sharpness[losses < LOW_LOSS])))
-    return found
+    return every(-np.diff(np.log(sharpness[losses < LOW_LOSS])) for (_, losses), (_, sharpness) in curves)
 
 
 def _figure(results: Results) -> Panels:

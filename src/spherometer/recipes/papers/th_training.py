@@ -13,7 +13,7 @@ from torch import nn
 from spherometer.figures.panels import Panel, Panels, over_seeds
 from spherometer.recipes.claims import Claim, Inequality
 from spherometer.recipes.ends import label_panel
-from spherometer.recipes.margins import above, falling, rising
+from spherometer.recipes.margins import above, every, falling, rising
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe
 from spherometer.recipes.results import Results, Run, training_run
 from spherometer.records import RunWriter
@@ -161,10 +161,10 @@ def _trained(scale: Scale, batch: int, seed: int) -> Run:
     return Run({"batch": batch, "seed": seed}, Job(f"{__name__}:perform", settings, f"batch {batch}, seed {seed}"))
 
 
-def _ordered(results: Results) -> np.ndarray:
+def _ordered(results: Results) -> list[float]:
     names = ("printed", "pairwise", "secant")
     runs = zip(*(results.curve(BOUND, part=name) for name in names), strict=True)
-    return np.concatenate([np.diff([values for _, values in run], axis=0).ravel() for run in runs])
+    return every(np.diff([values for _, values in run], axis=0).ravel() for run in runs)
 
 
 def _climb(curves: list[tuple[np.ndarray, np.ndarray]]) -> list[float]:
