@@ -18,6 +18,7 @@ from spherometer.recipes.papers.c_curves import (
     combined,
     correlation,
     end_of_regularisation,
+    mean_within,
     plateau,
     regularisation_period,
     square,
@@ -70,7 +71,7 @@ def phases(scale: Scale, *, inverse: bool = False) -> Experiment:
         Claim(
             "phase I: the sharpness rises from the start",
             partial(_margin, what=_first_rise),
-            unit="ln of its highest value before the end of the ARP over its first",
+            unit="ln of its mean over the second half of the time to the end of the ARP over its first value",
             source=source,
         ),
         Claim(
@@ -120,9 +121,10 @@ def _margin(results: Results, *, what: Any) -> list[float]:
 
 
 def _first_rise(impurity: Curve, sharpness: Curve, _: Curve) -> float:
-    end = regularisation_period(impurity, sharpness)[1]
-    before = sharpness[1][sharpness[0] <= end]
-    return log(before.max() / before[0]) if len(before) and before[0] > 0 else nan
+    """A mean over fixed steps: a highest value would be above the first by noise alone."""
+    end, start = regularisation_period(impurity, sharpness)[1], sharpness[1][0] if len(sharpness[1]) else nan
+    late = mean_within(sharpness, end / 2, end)
+    return log(late / start) if late > 0 and start > 0 else nan
 
 
 def _hump(impurity: Curve, _: Curve, __: Curve) -> float:
