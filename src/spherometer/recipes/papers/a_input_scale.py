@@ -6,12 +6,13 @@ import numpy as np
 
 from spherometer.figures.panels import Line, Panel, Panels, over_seeds
 from spherometer.recipes.claims import Claim
-from spherometer.recipes.margins import falling, rising
+from spherometer.recipes.margins import above, falling, rising
 from spherometer.recipes.papers.a_networks import JACOBIAN
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe, variant
 from spherometer.recipes.results import Curve, Results, Run, training_run
 
 RATE, SCALES, FEATURES = 0.2, (0.5, 1.0, 1.5), "feature_norms"
+SMALL, LARGE = {"scale": SCALES[0]}, {"scale": SCALES[-1]}
 
 
 @recipe(
@@ -35,8 +36,8 @@ def input_scale(scale: Scale, *, activation: str = "relu") -> Experiment:
             ),
             Claim(
                 "the smaller the inputs, the less the sharpness rises above its start",
-                lambda results: rising(results, "sharpness", over="scale", how=lambda values: values.max() - values[0]),
-                unit=f"{unit} of the rise of λ₁",
+                lambda results: above(results, "sharpness", here=LARGE, there=SMALL, how=_rise),
+                unit="rise of λ₁ at scale 1.5 less that at 0.5",
                 source=source,
             ),
             Claim(
@@ -49,6 +50,11 @@ def input_scale(scale: Scale, *, activation: str = "relu") -> Experiment:
         figure=_figure,
         departures=_departures(scale),
     )
+
+
+def _rise(values: np.ndarray) -> float:
+    """From the start to the peak; none is a rise of zero, which has no logarithm."""
+    return float(values.max() - values[0])
 
 
 def hidden_features(results: Results, **labels: object) -> list[float]:

@@ -8,7 +8,7 @@ from math import log
 import numpy as np
 
 from spherometer.figures.panels import Panels
-from spherometer.recipes.claims import Claim
+from spherometer.recipes.claims import Claim, Near
 from spherometer.recipes.margins import falling, last, smaller
 from spherometer.recipes.papers.a_label_smoothing import SHARPNESS, SMOOTHINGS, smoothing_panel
 from spherometer.recipes.papers.a_networks import SOFTMAXED, curve_model_of, data_of, smaller_curve_setting
@@ -17,6 +17,8 @@ from spherometer.recipes.results import Results, Run, training_run
 
 OUTPUT = "output_frobenius"
 COLLAPSE = log(10)  # "to zero": at least ten times below the peak
+LEVEL = log(1.5)  # "plateau": from one quarter of training to the next
+SMOOTHED = SMOOTHINGS[1:]
 
 
 @recipe(
@@ -62,7 +64,6 @@ def long_training(scale: Scale) -> Experiment:
     epochs = at_scale(scale, smoke=20, laptop=150, paper=90)
     every = at_scale(scale, smoke=10, laptop=30, paper=391)
     source = "A-F29; 5.3 item 4"
-    plain, smoothed = {"smoothing": 0.0}, {"smoothing": 0.5}
     names = {"sharpness": SHARPNESS, "softmaxed Jacobian norm": SOFTMAXED}
     return Experiment(
         runs=_runs(scale, {"epochs": epochs}, every),
@@ -85,16 +86,32 @@ def long_training(scale: Scale) -> Experiment:
             ),
             *(
                 Claim(
-                    f"with smoothing the {word} stays larger: α = 0 ends below α = 0.5",
-                    partial(smaller, name=name, here=plain, there=smoothed),
-                    unit="ln of the factor",
+                    f"with smoothing the {word} stays larger: α = 0 ends below α = 0.5 and below α = 0.75",
+                    partial(_stays_larger, name=name),
+                    unit="ln of the smaller factor",
                     source=source,
                 )
                 for word, name in names.items()
             ),
+            *(
+                Near(
+                    f"with smoothing α = {smoothing:g} the {word} is on a plateau from half-way on",
+                    partial(_late_change, name=name, smoothing=smoothing),
+                    target=0.0,
+                    tolerance=LEVEL,
+                    unit="ln of the factor from the third quarter to the last",
+                    source=source,
+                )
+                for word, name in names.items()
+                for smoothing in SMOOTHED
+            ),
         ],
         figure=partial(_figure, caption="SGD for long, label smoothing α.", log_y=True),
-        departures=_departures(scale, "150 epochs of 4 steps instead of 90 of 391"),
+        departures=[
+            *_departures(scale, "150 epochs of 4 steps instead of 90 of 391"),
+            "a plateau: within a factor of 1.5 from the third quarter of training to the last; collapse: to a tenth of "
+            "the peak; chosen here",
+        ],
     )
 
 
@@ -122,6 +139,21 @@ def _runs(scale: Scale, length: dict[str, int], every: int) -> list[Run]:
 
 def _second_half(values: np.ndarray) -> float:
     return log(values[-1] / values[len(values) // 2])
+
+
+def _late_change(results: Results, *, name: str, smoothing: float) -> list[float]:
+    """ln of the mean of a quantity over the last quarter of training over that over the quarter before."""
+
+    def change(values: np.ndarray) -> float:
+        quarter = max(1, len(values) // 4)
+        return log(values[-quarter:].mean() / values[-2 * quarter : -quarter].mean())
+
+    return results.reduce(name, change, smoothing=smoothing)
+
+
+def _stays_larger(results: Results, *, name: str) -> list[float]:
+    plain = {"smoothing": 0.0}
+    return list(np.min([smaller(results, name, here=plain, there={"smoothing": one}) for one in SMOOTHED], axis=0))
 
 
 def _collapse(results: Results, *, name: str) -> list[float]:

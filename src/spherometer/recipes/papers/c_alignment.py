@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from math import log, nan
+from math import inf, log, nan
 from typing import Any
 
 import numpy as np
 
 from spherometer.figures.panels import Line, Panel, Panels, Series, over_seeds
-from spherometer.recipes.claims import Claim
-from spherometer.recipes.papers.c_geometry import COSINE_STEPS, EVERY, geometry_run
+from spherometer.recipes.claims import Claim, Near
+from spherometer.recipes.papers.c_geometry import COSINE_STEPS, EVERY, RATE, geometry_run, geometry_settings
 from spherometer.recipes.papers.c_runs import departures, parts_of, seeds
 from spherometer.recipes.recipe import Experiment, Scale, recipe, variant
 from spherometer.recipes.results import Results
@@ -18,6 +18,7 @@ from spherometer.recipes.results import Results
 AGAINST_CHANCE = 10  # times the level of a random direction is "much larger"
 MOSTLY = 0.5  # of a length: "high"
 NEARLY_ONE = 0.8
+UNDEFINED = 800  # steps of C Fig 34 without A_S
 
 
 @recipe(
@@ -65,6 +66,7 @@ def alignment(scale: Scale, *, network: str = "cnn6") -> Experiment:
                 )
                 for name, part in (("gradient", "gradient"), ("top eigenvector", "top eigenvector"))
             ),
+            *([] if network == "cnn6" else [_undefined_claim(scale)]),
         ],
         figure=partial(_figure, level=level),
         departures=departures(
@@ -79,7 +81,36 @@ def alignment(scale: Scale, *, network: str = "cnn6") -> Experiment:
 
 def _setting(scale: Scale, network: str) -> list[str]:
     said = [f"measured every {EVERY[network][scale]} steps" + ("" if network == "vgg11" else ": not in the text")]
-    return said if network == "vgg11" else ["gradient descent as in C-F1: the setting is not in the text", *said]
+    if network == "cnn6":
+        return ["gradient descent as in C-F1: the setting is not in the text", *said]
+    return [
+        *said,
+        "A_S counts as undefined while a class is never predicted, and is then shown for the classes that are; 'about "
+        f"{UNDEFINED}' steps means within half of it, and as many times fewer as the learning rate is larger",
+    ]
+
+
+def _undefined_claim(scale: Scale) -> Near:
+    """How long a class mean is missing, in steps of the paper's learning rate."""
+    steps = round(UNDEFINED * RATE["vgg11"] / geometry_settings(scale, "vgg11")["rate"])
+    return Near(
+        f"A_S is undefined for about the first {steps} steps: some class is not predicted yet",
+        undefined_steps,
+        target=steps,
+        tolerance=steps / 2,
+        unit="steps",
+        source="C-F34",
+    )
+
+
+def undefined_steps(results: Results) -> list[float]:
+    """The first step from which on every class has a mean, one for each seed; infinite where there is none."""
+    found = []
+    for entries in results.vectors("mean_resultant_length"):
+        gaps = [step for step, lengths in entries.items() if not np.isfinite(list(lengths.values())).all()]
+        later = [step for step in entries if step > max(gaps, default=-1)]
+        found.append(float(min(later, default=inf)) if entries else nan)
+    return found
 
 
 def random_level(scale: Scale, network: str) -> float:

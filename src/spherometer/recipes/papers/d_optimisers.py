@@ -37,6 +37,13 @@ def optimisers(scale: Scale, *, data: str = "cifar100", source: str = "D-F6") ->
     seeds = range(at_scale(scale, smoke=2, laptop=3, paper=3))
     compare = partial(larger, here=ADAM, there=SGD)
     unit = "ln of the factor"
+    before, after = (float(number) for number in PAPER[data]["Tr(H²)/P"])
+    squares = about(
+        f"Adam's Tr(H²)/P is about {after / before:.0f} times as large",
+        lambda results: compare(results, "final_batch_mean_squared_eigenvalue"),
+        after / before,
+        f"{source}; D-e13",
+    )
     times = [
         about(
             "Adam's λ₁ is about 35 times as large",
@@ -72,6 +79,7 @@ def optimisers(scale: Scale, *, data: str = "cifar100", source: str = "D-F6") ->
                 unit="points of accuracy",
                 source=source,
             ),
+            squares,
             *(times if data == "cifar100" else []),
         ],
         figure=_figure,
