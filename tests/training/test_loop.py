@@ -227,6 +227,34 @@ def test_training_stops_at_an_accuracy():
     assert list(training.run(500)) == []  # it stays so
 
 
+def test_a_stopped_training_stays_so_however_often_it_is_resumed(tmp_path):
+    """Asked twice at its last step, the rule would count the loss there twice: (2 + 0.2)/2 < 1.5 < (2 + 2)/2."""
+    levels = iter([3.0, 0.2, 2.0, 2.0, 2.0])
+
+    def stopping():
+        return plain_training(stop=LossBelow(1.5, lambda outputs, targets: outputs.new_tensor(next(levels)), 1, 2))
+
+    first = stopping()
+    assert len(list(first.run(50))) == 3
+    assert list(first.run(50)) == []
+    save_checkpoint(first, tmp_path)
+    second = stopping()
+    load_checkpoint(second, tmp_path)
+    assert list(second.run(50)) == []
+    assert second.stop.recent == pytest.approx([0.2, 2.0])
+
+
+def test_a_checkpoint_of_before_the_rule_was_asked_asks_it(tmp_path):
+    first, second = (plain_training(stop=LossBelow(1e-9, LOSS, every=2, window=3)) for _ in range(2))
+    for step in first.run(8):
+        if step.number == 4:
+            save_checkpoint(first, tmp_path)
+    load_checkpoint(second, tmp_path)
+    list(second.run(8))
+    assert second.stop.recent == first.stop.recent
+    assert len(first.stop.recent) == 3
+
+
 @pytest.mark.parametrize(
     ("make", "match"),
     [

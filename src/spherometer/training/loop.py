@@ -81,13 +81,14 @@ class Training:
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self._order: tuple[int, Tensor | None] = (-1, None)
         self._factor: float | None = None
+        self._judged = (-1, False)
 
     def run(self, num_steps: int) -> Iterator[Step]:
         """Steps until so many have been made since the very start, or the stop rule says so."""
         if num_steps < 0:
             raise ValueError(f"expected num_steps of at least 0, got {num_steps}")
         self.model.train()
-        while self.number < num_steps and not (self.stop and self.stop(self.number, self.model, self.data)):
+        while self.number < num_steps and not self._is_over():
             yield self.step()
 
     def step(self) -> Step:
@@ -117,6 +118,7 @@ class Training:
             "optimizer": self.optimizer.state_dict(),
             "average": {} if self.average is None else self.average.state_dict(),
             "recent": [] if self.stop is None else list(self.stop.recent),
+            "judged": self._judged,
             "generators": [generator.get_state() for generator in self.generators],
         }
 
@@ -129,6 +131,7 @@ class Training:
             self.average.load_state_dict(state["average"])
         if self.stop is not None:
             self.stop.recent = list(state["recent"])
+        self._judged = state.get("judged", (-1, False))  # older checkpoints have none
         for generator, kept in zip(self.generators, state["generators"], strict=True):
             generator.set_state(kept)
 
@@ -165,6 +168,12 @@ class Training:
         if self.ghost_size is None or self.ghost_size >= len(inputs):
             return [(inputs, targets)]
         return list(zip(inputs.split(self.ghost_size), targets.split(self.ghost_size), strict=True))
+
+    def _is_over(self) -> bool:
+        """What the stop rule says, asked once for each step: it remembers what it has seen."""
+        if self.stop is not None and self._judged[0] != self.number:
+            self._judged = self.number, self.stop(self.number, self.model, self.data)
+        return self._judged == (self.number, True)
 
     def _set_rates(self, factor: float) -> None:
         self._factor = factor
