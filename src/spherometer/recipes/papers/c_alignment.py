@@ -104,12 +104,11 @@ def _undefined_claim(scale: Scale) -> Near:
 
 
 def undefined_steps(results: Results) -> list[float]:
-    """The first step from which on every class has a mean, one for each seed; infinite where there is none."""
+    """The first step at which every class has a mean, one for each seed; infinite where there is none."""
     found = []
     for entries in results.vectors("mean_resultant_length"):
-        gaps = [step for step, lengths in entries.items() if not np.isfinite(list(lengths.values())).all()]
-        later = [step for step in entries if step > max(gaps, default=-1)]
-        found.append(float(min(later, default=inf)) if entries else nan)
+        defined = [step for step, lengths in entries.items() if np.isfinite(list(lengths.values())).all()]
+        found.append(float(min(defined, default=inf)) if entries else nan)
     return found
 
 
