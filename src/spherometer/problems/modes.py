@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Literal
 
 import torch
@@ -29,6 +29,7 @@ def measuring_mode(
         stack.enter_context(torch.random.fork_rng(devices=devices))
         stack.enter_context(torch.autocast(device.type, enabled=False))
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(uncompiled(model))
         if any(isinstance(module, nn.RNNBase) for module in modules):
             stack.enter_context(torch.backends.cudnn.flags(enabled=False))
         if dropout is not None:
@@ -37,6 +38,26 @@ def measuring_mode(
             normalises = isinstance(module, _NormBase)
             module.training = batchnorm == "train" if normalises else dropout is not None
         yield
+
+
+def as_written(model: nn.Module) -> nn.Module:
+    """The module that `torch.compile` was given, where this is what it returned."""
+    return model._modules.get("_orig_mod") or model
+
+
+def uncompiled(model: nn.Module | None) -> AbstractContextManager[None]:
+    """Forward passes inside run as they are written: compiled ones cannot be differentiated twice.
+
+    `None` is a model that is not known.
+    """
+    if model is not None and not any(map(_is_compiled, model.modules())):
+        return nullcontext()
+    stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
+    return stance
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return "_orig_mod" in module._modules or module._compiled_call_impl is not None
 
 
 @contextmanager

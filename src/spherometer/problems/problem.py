@@ -22,7 +22,7 @@ from spherometer.problems.losses import (
     counts_nothing,
     on_device,
 )
-from spherometer.problems.modes import BatchNorm, differentiating, measuring_mode
+from spherometer.problems.modes import BatchNorm, as_written, differentiating, measuring_mode
 from spherometer.problems.pieces import Evaluation, NonFiniteError, Piece, State
 from spherometer.problems.trial import halves_agree, refuse_unusable
 from spherometer.problems.weights import flatten, selected_names, unflatten
@@ -73,6 +73,7 @@ class Problem:
     _seen: dict[int, tuple[Any, ...]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "model", as_written(self.model))
         if self.batchnorm not in ("eval", "train"):
             raise ValueError(f"expected batchnorm='eval' or 'train', got {self.batchnorm!r}")
         if not callable(self.loss):

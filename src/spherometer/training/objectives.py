@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from spherometer.problems.modes import uncompiled
 from spherometer.training.optim.marking import logits
 from spherometer.training.penalties import Penalty, Term, differentiable
 from spherometer.training.shares import Batch, Loss, term_shares, weighted
@@ -85,7 +86,7 @@ class Penalised:
         """share · loss(f(x), y) + Σ terms."""
         if any(penalty.differentiates_inputs for penalty in self.penalties):
             inputs = inputs.detach().requires_grad_()
-        with differentiable(max((penalty.num_derivatives for penalty in self.penalties), default=1)):
+        with uncompiled(model), differentiable(max((each.num_derivatives for each in self.penalties), default=1)):
             outputs = model(inputs)
         marked = logits(outputs)
         value = weighted(partial(self.loss, marked, targets), share, marked)

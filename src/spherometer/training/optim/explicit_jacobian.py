@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from spherometer.estimators.randomness import unit_vector
+from spherometer.problems.modes import uncompiled
 from spherometer.training.arguments import not_negative
 from spherometer.training.optim.marking import hearing
 from spherometer.training.optim.two_pass import Ascent, Closure, TwoPass, total_norm
@@ -57,17 +58,15 @@ def _sum(old: Tensor | None, new: Tensor | None) -> Tensor | None:
     return old if new is None else new if old is None else old + new
 
 
-def _collect(
-    closure: Closure, weights: Sequence[Tensor], generator: torch.Generator, name: str
-) -> tuple[Tensor, _RandomLogit]:
-    """The loss at θ and ∇θ Σ u'z, from one run of the closure."""
-    random = _RandomLogit(generator, weights)
-    with hearing(random.collect):
+def _collect(optimizer: TwoPass, closure: Closure, weights: Sequence[Tensor]) -> tuple[Tensor, _RandomLogit]:
+    """The loss at θ and ∇θ Σ u'z, from one run of the closure; what is compiled keeps no graph for its own backward."""
+    random = _RandomLogit(optimizer.generator, weights)
+    with hearing(random.collect), uncompiled(optimizer.model):
         loss = closure()
     if not random.num_samples:
         raise RuntimeError(
-            f"{name} has to know the logits and heard of none: write logits = sm.optim.logits(model(inputs)) in the "
-            "closure and compute the loss from these"
+            f"{type(optimizer).__name__} has to know the logits and heard of none: write "
+            "logits = sm.optim.logits(model(inputs)) in the closure and compute the loss from these"
         )
     return loss, random
 
@@ -106,7 +105,7 @@ class EJR(TwoPass):
         super().__init__(params, base, rho=rho, model=model, seed=seed, **options)
 
     def _first_pass(self, closure: Closure, weights: Sequence[Tensor], scale: float) -> Ascent:  # noqa: ARG002
-        loss, random = _collect(closure, weights, self.generator, "EJR")
+        loss, random = _collect(self, closure, weights)
         return Ascent(loss, random.gradients, total_norm(random.gradients))
 
 
@@ -135,5 +134,5 @@ class EJRv2(TwoPass):
         self.mu = not_negative("mu", mu)
 
     def _first_pass(self, closure: Closure, weights: Sequence[Tensor], scale: float) -> Ascent:
-        loss, random = _collect(closure, weights, self.generator, "EJRv2")
+        loss, random = _collect(self, closure, weights)
         return Ascent(loss, random.gradients, total_norm(random.gradients), mark=random.tilt(scale * self.mu))

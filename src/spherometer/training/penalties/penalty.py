@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from spherometer.operators.convolution import FastConvolution
+from spherometer.problems.modes import uncompiled
 from spherometer.training.penalties.norms import DecomposedNorms
 from spherometer.training.statistics import frozen_statistics
 
@@ -59,6 +60,6 @@ def evaluations(
     for inputs, targets in batches:
         if penalty.differentiates_inputs:
             inputs = inputs.detach().requires_grad_()
-        with torch.enable_grad(), frozen_statistics(model), differentiable(penalty.num_derivatives):
+        with torch.enable_grad(), frozen_statistics(model), uncompiled(model), differentiable(penalty.num_derivatives):
             outputs = model(inputs)
         yield inputs, targets, outputs
