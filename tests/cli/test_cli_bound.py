@@ -87,3 +87,8 @@ def test_weights_are_taken_and_not_trained(run, tmp_path):
 )
 def test_wrong_use_is_told_in_one_line(run, words, expected):
     assert_refused(run("bound", *words), expected)
+
+
+def test_a_dimension_that_cannot_be_chosen_is_refused(capsys):
+    assert main(["bound", "digits", "--dimension", "5"]) == 2
+    assert "cube and sphere can be given one" in capsys.readouterr().err

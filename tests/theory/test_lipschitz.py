@@ -8,7 +8,14 @@ from random_networks import assert_sandwiched, double, noise, random_branching, 
 from torch import nn
 from torch.nn import functional
 
-from spherometer.theory import everywhere, jacobian_variation, layer_constants, lipschitz_bounds, slope_certificate
+from spherometer.theory import (
+    activations,
+    everywhere,
+    jacobian_variation,
+    layer_constants,
+    lipschitz_bounds,
+    slope_certificate,
+)
 from spherometer.theory.reading import ReadingError, double_twin, read
 from spherometer.zoo import build_model
 
@@ -58,6 +65,18 @@ def test_certificates_of_branching_networks_are_above_all_that_is_met():
 def test_certificates_are_above_all_that_is_met_in_ten_thousand_networks(block):
     for seed in range(1000 + 500 * block, 1000 + 500 * (block + 1)):
         (check_branching if seed % 4 == 0 else check_network)(seed)
+
+
+@pytest.mark.parametrize("layer", [nn.Softplus(1.0, 3.0), nn.LayerNorm(4, eps=0.0)])
+def test_maps_without_a_lipschitz_constant_have_no_certificate(layer):
+    with pytest.raises(ReadingError):
+        lipschitz_bounds(double(nn.Sequential(nn.Linear(3, 4), layer.double(), nn.Linear(4, 2))), noise(3, 3))
+
+
+def test_a_slope_that_is_reached_far_away_counts():
+    bounds = lipschitz_bounds(nn.Sequential(nn.Linear(1, 1), nn.Softplus(1e-6)).double(), noise(3, 1))
+    assert bounds.upper.value >= (1 - 1e-9) * float(bounds.product)
+    assert activations.activation_of(nn.Softplus(1e-6)).global_slopes() == (0.0, 1.0)
 
 
 def test_the_sandwich_notices_a_broken_certificate():

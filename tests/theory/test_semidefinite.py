@@ -64,6 +64,46 @@ def test_weights_of_any_size_have_the_same_certificate():
     assert scaled.semidefinite == pytest.approx(plain.semidefinite / 10, rel=1e-3)
 
 
+@pytest.mark.parametrize("scale", [1e3, 1e5])
+def test_neurons_of_any_size_have_the_same_certificates(scale):
+    plain, uneven = dense(2, 4, 3, 2), dense(2, 4, 3, 2)
+    with torch.no_grad():
+        uneven[0].weight[0] *= scale
+        uneven[0].bias[0] *= scale
+        uneven[2].weight[:, 0] /= scale
+    before, after = (lipschitz_bounds(model, noise(5, 2), semidefinite=True) for model in (plain, uneven))
+    assert after.slopes == pytest.approx(before.slopes, rel=1e-3)
+    assert after.semidefinite == pytest.approx(before.semidefinite, rel=1e-3)
+
+
+@pytest.mark.parametrize("layer", [0, 2, 4])
+def test_a_layer_of_zeros_makes_a_constant(layer):
+    model = dense(2, 5, 4, 2)
+    nn.init.zeros_(model[layer].weight)
+    bounds = lipschitz_bounds(model, noise(5, 2), semidefinite=True)
+    assert bounds.slopes == bounds.semidefinite == 0
+
+
+def test_tiny_weights_do_not_vanish():
+    model = dense(2, 5, 4, 2)
+    whole = lipschitz_bounds(model, noise(5, 2), semidefinite=True)
+    with torch.no_grad():
+        for layer in model[::2]:
+            layer.weight.mul_(1e-60)
+            layer.bias.zero_()
+    tiny = lipschitz_bounds(model, noise(5, 2), semidefinite=True)
+    assert tiny.semidefinite == pytest.approx(whole.semidefinite * 1e-180, rel=1e-3)
+    assert tiny.slopes == pytest.approx(whole.slopes * 1e-180, rel=1e-3)
+
+
+def test_an_activation_that_is_a_line_is_a_factor():
+    model = double(nn.Sequential(nn.Linear(2, 4), nn.LeakyReLU(1.0), nn.Linear(4, 3)))
+    truth = float(torch.linalg.matrix_norm((model[2].weight @ model[0].weight).detach(), 2))
+    bounds = lipschitz_bounds(model, noise(5, 2), semidefinite=True)
+    assert bounds.slopes == pytest.approx(truth)
+    assert bounds.semidefinite == pytest.approx(truth)
+
+
 def test_one_hidden_neuron_and_networks_without_activations_are_exact():
     bounds = lipschitz_bounds(dense(3, 1, 1), noise(50, 3), semidefinite=True)
     assert bounds.upper.value == pytest.approx(bounds.lower.value, rel=1e-4)
@@ -95,6 +135,9 @@ def test_any_answer_of_the_solver_is_made_a_certificate(monkeypatch):
 def test_what_cannot_be_had_is_said(monkeypatch):
     with pytest.raises(ReadingError, match="at most 512 inputs and neurons, and this network 1010"):
         lipschitz_bounds(dense(10, 500, 500, 2), noise(2, 10), semidefinite=True)
+
+    with pytest.raises(ValueError, match="leave one of them out"):
+        lipschitz_bounds(dense(3, 4, 2), noise(2, 3), certified=False, semidefinite=True)
 
     class Branching(nn.Module):
         def __init__(self):

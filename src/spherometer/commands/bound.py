@@ -22,8 +22,8 @@ class Bound:
 
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[DATA]")] = "digits"
     """cube, sphere, digits, mnist, fashion-mnist, cifar10, cifar100, or a file (.npz, idx, CIFAR)"""
-    dimension: Count = 2
-    """of cube or sphere"""
+    dimension: CountOrAuto = None
+    """of cube or sphere; auto: 2"""
     num: Count = 200
     """training samples"""
     held_out: Count = 500
@@ -41,7 +41,7 @@ class Bound:
     steps: StepsOrAuto = None
     """of training on all samples by Adam; auto: 2000, and none where weights are given"""
     semidefinite: bool = False
-    """the tightest certificate of the Lipschitz constant, for small networks without branches (extra sdp)"""
+    """the tightest certificate of the Lipschitz constant, for small networks without branches; minutes (extra sdp)"""
     threads: CountOrAuto = None
     """processor threads"""
     seed: Seed = 0

@@ -102,6 +102,8 @@ def wave(inputs: Tensor) -> Tensor:
 def _ground(options: Bound) -> Ground:
     families = {"cube": (uniform_cube, Cube), "sphere": (uniform_sphere, Sphere)}
     if options.data not in families:
+        if options.dimension is not None:
+            raise ValueError(f"--dimension: that of {options.data} is what it is; cube and sphere can be given one")
         whole = load_data(options.data, root=options.data_root)
         if options.num >= len(whole):
             raise ValueError(
@@ -112,9 +114,10 @@ def _ground(options: Bound) -> Ground:
         kept = torch.arange(min(options.held_out, len(rest)))
         return Ground(train, rest.take(kept, f"{len(kept)} held out"))
     draw, support = families[options.data]
-    both = draw(options.num + options.held_out, options.dimension, seed=options.seed, target=wave)
+    dimension = options.dimension or 2
+    both = draw(options.num + options.held_out, dimension, seed=options.seed, target=wave)
     train, held_out = torch.arange(len(both)).split([options.num, options.held_out])
-    return Ground(both.take(train, "f* = sin"), both.take(held_out, "held out"), support(options.dimension), math.pi)
+    return Ground(both.take(train, "f* = sin"), both.take(held_out, "held out"), support(dimension), math.pi)
 
 
 def _problem(model_name: str, model: nn.Module, loss: str, data: Dataset) -> Problem:

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 Function = Callable[[Tensor], Tensor]
 Range = tuple[Tensor, Tensor]
-FAR = 1e6  # beyond it every known slope has reached its limit
+FAR = 1e150  # there every slope has reached its limit, and a square is still a number
 
 
 @dataclass(frozen=True)
@@ -170,8 +170,11 @@ def _sigmoid(_: nn.Module) -> Activation:
     )
 
 
-def _softplus(module: nn.Softplus) -> Activation:
+def _softplus(module: nn.Softplus) -> Activation | None:
+    """log(1 + e^{βz})/β; at βz = threshold torch falls onto z: by 2e-9/β at 20, its own choice, more below it."""
     beta = float(module.beta)
+    if module.threshold < 20:
+        return None
     return Activation(
         "softplus",
         lambda z: functional.softplus(z, beta, module.threshold),

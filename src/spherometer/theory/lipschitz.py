@@ -110,7 +110,8 @@ def lipschitz_bounds(
         inputs: one sample a row; for a generator its latent vectors.
         radius: of the l2 balls around the samples to look and certify in; None leaves the balls out.
         certified: False gives lower bounds only, for models whose layers have no certificate.
-        semidefinite: the best certificate by slopes too, for small networks; needs the extra `sdp`, and time.
+        semidefinite: the best certificate by slopes too, for small networks; needs the extra `sdp`, and time, from
+            seconds for some dozen neurons to minutes for hundreds.
         num_draws: random starts in each ball.
         num_steps: of the ascent in each ball.
         seed: of the starts.
@@ -122,6 +123,10 @@ def lipschitz_bounds(
     """
     if radius is not None:
         arguments.positive("radius", radius)
+    if semidefinite and not certified:
+        raise ValueError(
+            "semidefinite=True asks for a certificate, certified=False for none: leave one of them out"
+        )
     effort = Effort(arguments.whole("num_draws", num_draws, least=0), arguments.whole("num_steps", num_steps, least=0))
     (twin, points), generator = twin_and_samples(model, inputs), Generator().manual_seed(seed)
     steps = read(twin, points[:1]) if certified else None

@@ -305,7 +305,7 @@ def _module_rule(module: nn.Module, shape: Shape, num: int) -> Affine | Activati
         return Affine(module, module, shape, num, picking=isinstance(module, PICKING))
     if isinstance(module, MAXIMA):
         return Other(pooling_constant(module))
-    if isinstance(module, nn.LayerNorm | nn.GroupNorm):
+    if isinstance(module, nn.LayerNorm | nn.GroupNorm) and module.eps > 0:
         return Other(normalisation_constant(module))
     if isinstance(module, nn.Softmax) and module.dim in (1, -1) and len(shape) == 1:
         return Other(0.5, softmax=True)

@@ -4,8 +4,8 @@ With Δh_0 = Δx, Δz_i = W_i Δh_{i−1} and slopes γ ± κ, the smallest ρ s
 
     ρ ‖Δh_0‖² + Σ_i ((Δh_i − γΔz_i)'Λ_i(Δh_i − γΔz_i) − κ² Δz_i'Λ_iΔz_i) − ‖W_L Δh_{L−1}‖²
 
-is never negative gives ‖f‖_Lip² ≤ ρ. The solver is not trusted: its D_i = ρ Λ_i⁻¹ are only where `slope_certificate`
-starts, and that makes a certificate of any D.
+is never negative gives ‖f‖_Lip² ≤ ρ. The solver is not trusted: its D_i = ρ Λ_i⁻¹ are only where the descent of
+`slope_certificate` starts, and that makes a certificate of any D.
 """
 
 from __future__ import annotations
@@ -22,34 +22,40 @@ from torch import Tensor
 from spherometer.theory.chain import Chain
 from spherometer.theory.layer_constants import spectral_norm
 from spherometer.theory.reading import ReadingError
-from spherometer.theory.slope_certificate import middle_and_half, slope_certificate
+from spherometer.theory.slope_certificate import Descent, descend, middle_and_half, normalised
 
 MAX_NEURONS = 512  # inputs and hidden neurons together: the matrix of the program
-ACCURACY = 1e-7
+ACCURACY, NUM_STEPS = 1e-7, 20_000  # of SCS
 SMALLEST = 1e-9  # multiplier, relative to the largest of its layer: D is finite
 
 
 def semidefinite_certificate(chain: Chain) -> float:
-    """The constant of the program's multipliers, made better by descent where the solver stopped early."""
-    chain = chain.narrowed
-    return slope_certificate(chain, _diagonals(chain) if chain.activations else None)
+    """The better of descending from anywhere and from the multipliers of the program."""
+    unit, norm = normalised(chain)
+    plain = descend(unit)
+    if not norm or not unit.activations:
+        return norm * plain.constant
+    return norm * min(plain.constant, descend(unit, _diagonals(unit, plain)).constant)
 
 
-def _diagonals(chain: Chain) -> list[Tensor]:
-    """D of every layer; the program is solved for weights of norm one, and D grows with the squares of the norms."""
+def _diagonals(chain: Chain, near: Descent) -> list[Tensor]:
+    """D of every layer; neurons are measured in units of √D of a near certificate, in which D is not far from 1."""
     sizes = [chain.weights[0].shape[1], *map(len, chain.weights[:-1])]
     if sum(sizes) > MAX_NEURONS:
         raise ReadingError(
             f"a semidefinite program holds at most {MAX_NEURONS} inputs and neurons, and this network {sum(sizes)}; "
             "ask for semidefinite=False"
         )
-    norms = [float(spectral_norm(weight)) or 1.0 for weight in chain.weights]
-    scaled = [weight / norm for weight, norm in zip(chain.weights, norms, strict=True)]
-    square, multipliers = _solved(_solver(), scaled, [middle_and_half(activation) for activation in chain.activations])
-    grown = torch.tensor(norms[:-1], dtype=torch.float64).square().cumprod(0)
+    units = [torch.ones(sizes[0], dtype=torch.float64), *(diagonal.sqrt() for diagonal in near.diagonals)]
+    leaving = [*units[1:], torch.ones(len(chain.weights[-1]), dtype=torch.float64)]
+    scaled = [w * entry / out[:, None] for w, entry, out in zip(chain.weights, units, leaving, strict=True)]
+    norms = torch.stack([spectral_norm(weight) for weight in scaled])
+    slopes = [middle_and_half(activation) for activation in chain.activations]
+    square, multipliers = _solved(_solver(), [w / norm for w, norm in zip(scaled, norms, strict=True)], slopes)
+    sizes_of_forms = norms.square().cumprod(0)[:-1] * max(square, SMALLEST)
     return [
-        size * square / found.clamp_min(SMALLEST * max(float(found.max()), SMALLEST))
-        for size, found in zip(grown, multipliers, strict=True)
+        unit.square() * size / found.clamp_min(SMALLEST * max(float(found.max()), SMALLEST))
+        for unit, size, found in zip(units[1:], sizes_of_forms, multipliers, strict=True)
     ]
 
 
@@ -80,7 +86,7 @@ def _solved(
     program = cp.Problem(cp.Minimize(square), [form >> 0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of an inaccurate solution, which is not trusted anyway
-        program.solve(solver=cp.SCS, eps=ACCURACY, max_iters=20_000)
+        program.solve(solver=cp.SCS, eps=ACCURACY, max_iters=NUM_STEPS)
     if square.value is None:
         raise RuntimeError(f"the semidefinite program was not solved ({program.status}): ask for semidefinite=False")
     return float(square.value), list(torch.as_tensor(multiplier.value, dtype=torch.float64).split(widths))

@@ -6,12 +6,16 @@ layer (the quadratic forms of LipSDP, Fazlyab et al. 2019, in the recursion of E
     N_1 = W_1 W_1',  N_{i+1} = W_{i+1} √D (I + γ² Ñ (I − κ² Ñ)⁻¹) √D W_{i+1}',  Ñ = D^{−½} N_i D^{−½},
 
 with γ = (α+β)/2, κ = (β−α)/2 and D = Λ⁻¹ any diagonal with κ² N_i < D, and ‖f‖_Lip² ≤ ‖N_L‖. Every such D is a
-certificate. D = r κ² ‖S⁻¹N_iS⁻¹‖ S² with r > 1 is always one; descent on S and r makes the constant small.
+certificate. D = r κ² ‖S⁻¹N_iS⁻¹‖ S² with r > 1 is always one; descent on S and r makes the constant small. Weights are
+taken with norm one and the norms multiplied at the end, which changes nothing but the range of numbers.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -26,23 +30,45 @@ NUM_STEPS = 60
 SMALLEST, LARGEST = 1e-5, 1e3  # r − 1: what is inverted stays well-conditioned
 
 
-def slope_certificate(chain: Chain, diagonals: Sequence[Tensor] | None = None) -> float:
-    """The smallest constant met while descending on the certificates with Adam, from these D where they are given."""
-    chain = chain.narrowed
+@dataclass(frozen=True)
+class Descent:
+    """The smallest constant that was met, and D of every layer that gave it."""
+
+    constant: float
+    diagonals: Sequence[Tensor]
+
+
+def slope_certificate(chain: Chain) -> float:
+    """The smallest constant met while descending on the certificates with Adam."""
+    unit, norm = normalised(chain)
+    return norm and norm * descend(unit).constant
+
+
+def normalised(chain: Chain) -> tuple[Chain, float]:
+    """The chain without activations that are straight lines and with weights of norm one, and the product of norms."""
+    chain = _without_lines(chain).narrowed
+    norms = [float(spectral_norm(weight)) for weight in chain.weights]
+    scaled = tuple(weight / (norm or 1.0) for weight, norm in zip(chain.weights, norms, strict=True))
+    return replace(chain, weights=scaled), math.prod(norms)
+
+
+def descend(chain: Chain, diagonals: Sequence[Tensor] | None = None) -> Descent:
+    """From these D, or from balanced S and r = 2."""
     if not chain.activations:
-        return float(spectral_norm(chain.weights[0]))
+        return Descent(float(spectral_norm(chain.weights[0])), [])
     free = [parameter.requires_grad_() for parameter in _start(chain, diagonals)]
     optimizer = torch.optim.Adam(free, lr=0.1 if diagonals is None else 0.01)
-    best = torch.inf
+    best = Descent(math.inf, [])
     for _ in range(NUM_STEPS if max(map(len, free)) <= MAX_WIDTH + 1 else 1):
         with differentiating():
-            square = _square(chain, free)
+            square, found = _square(chain, free)
             gradients = torch.autograd.grad(square.clamp_min(1e-300).log(), free)
-        best = min(best, float(square.detach()))
+        if float(square.detach()) ** 0.5 < best.constant:
+            best = Descent(float(square.detach()) ** 0.5, [diagonal.detach() for diagonal in found])
         for parameter, gradient in zip(free, gradients, strict=True):
             parameter.grad = gradient.nan_to_num(0.0, 0.0, 0.0)
         optimizer.step()
-    return best**0.5
+    return best
 
 
 def middle_and_half(activation: Activation) -> tuple[float, float]:
@@ -51,31 +77,58 @@ def middle_and_half(activation: Activation) -> tuple[float, float]:
     return (low + high) / 2, (high - low) / 2 + activation.gap
 
 
+def _without_lines(chain: Chain) -> Chain:
+    """An activation with one slope (κ = 0) is a factor of the weights behind it."""
+    weights, activations = [chain.weights[0]], list[Activation]()
+    for weight, activation in zip(chain.weights[1:], chain.activations, strict=True):
+        middle, half = middle_and_half(activation)
+        if half == 0:
+            weights[-1] = middle * (weight @ weights[-1])
+        else:
+            weights.append(weight)
+            activations.append(activation)
+    return replace(chain, weights=tuple(weights), activations=tuple(activations))
+
+
 def _start(chain: Chain, diagonals: Sequence[Tensor] | None) -> list[Tensor]:
-    """log S and log(r − 1) of every layer: S = 1 and r = 2, or those of D."""
+    """log S and log(r − 1) of every layer; without D the same for a network whose neurons are scaled up and down."""
     if diagonals is None:
-        return [torch.zeros(len(weight) + 1, dtype=torch.float64) for weight in chain.weights[:-1]]
+        return [torch.cat([_balance(*pair).log(), torch.zeros(1).double()]) for pair in pairwise(chain.weights)]
     form, free = chain.weights[0] @ chain.weights[0].T, list[Tensor]()
     for diagonal, weight, activation in zip(diagonals, chain.weights[1:], chain.activations, strict=True):
         _, half = middle_and_half(activation)
-        spare = 1 / (half**2 * _top(form, diagonal.sqrt())).clamp_min(1e-200) - 1
+        spare = 1 / (half**2 * _top(form, diagonal.sqrt())) - 1
         free.append(torch.cat([diagonal.log() / 2, spare.clamp(SMALLEST, LARGEST).log().reshape(1)]))
-        form = _after(form, weight, activation, free[-1])
+        form = _after(form, weight, activation, _diagonal(form, activation, free[-1]))
     return free
 
 
-def _square(chain: Chain, free: Sequence[Tensor]) -> Tensor:
-    form = chain.weights[0] @ chain.weights[0].T
+def _balance(weight: Tensor, following: Tensor) -> Tensor:
+    """S² = ‖what enters a neuron‖ / ‖what leaves it‖, and 1 for a neuron that is not connected."""
+    ratio = weight.norm(dim=1) / following.norm(dim=0)
+    return ratio.where((ratio > 0) & ratio.isfinite(), 1.0).sqrt()
+
+
+def _square(chain: Chain, free: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """‖N_L‖ and every D."""
+    form, diagonals = chain.weights[0] @ chain.weights[0].T, list[Tensor]()
     for weight, activation, parameter in zip(chain.weights[1:], chain.activations, free, strict=True):
-        form = _after(form, weight, activation, parameter)
-    return torch.linalg.eigvalsh(form)[-1]
+        diagonals.append(_diagonal(form, activation, parameter))
+        form = _after(form, weight, activation, diagonals[-1])
+    return torch.linalg.eigvalsh(form)[-1], diagonals
 
 
-def _after(form: Tensor, weight: Tensor, activation: Activation, parameter: Tensor) -> Tensor:
-    """N_{i+1} of N_i."""
-    middle, half = middle_and_half(activation)
+def _diagonal(form: Tensor, activation: Activation, parameter: Tensor) -> Tensor:
+    """D = r κ² ‖S⁻¹N_iS⁻¹‖ S²."""
+    _, half = middle_and_half(activation)
     scale, ratio = parameter[:-1].exp(), 1 + parameter[-1].exp().clamp(SMALLEST, LARGEST)
-    root = half * (ratio * _top(form, scale)).sqrt() * scale  # √D
+    return half**2 * ratio * _top(form, scale) * scale.square()
+
+
+def _after(form: Tensor, weight: Tensor, activation: Activation, diagonal: Tensor) -> Tensor:
+    """N_{i+1} of N_i and D."""
+    middle, half = middle_and_half(activation)
+    root = diagonal.sqrt()
     scaled = form / torch.outer(root, root)
     unit = torch.eye(len(root), dtype=form.dtype)
     inner = unit + middle**2 * torch.linalg.solve(unit - half**2 * scaled, scaled)
