@@ -89,6 +89,5 @@ def test_wrong_use_is_told_in_one_line(run, words, expected):
     assert_refused(run("bound", *words), expected)
 
 
-def test_a_dimension_that_cannot_be_chosen_is_refused(capsys):
-    assert main(["bound", "digits", "--dimension", "5"]) == 2
-    assert "cube and sphere can be given one" in capsys.readouterr().err
+def test_a_dimension_that_cannot_be_chosen_is_refused(run):
+    assert_refused(run("bound", "digits", "--dimension", 5), "cube and sphere can be given one")
