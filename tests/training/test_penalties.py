@@ -249,6 +249,16 @@ def test_penalties_inside_a_two_pass_step(kind):
     assert_close(moved, start - 0.5 * gradient())
 
 
+@pytest.mark.parametrize("name", ["mean Jacobian", "Fisher"])
+def test_outputs_without_an_axis_of_logits_are_refused(name):
+    """N numbers of N samples are not N logits of one."""
+    model, data = nn.Sequential(network(), nn.Linear(3, 1), nn.Flatten(0)).double(), batch()
+    with pytest.raises(ValueError, match=r"expected outputs of shape \(samples, ..., logits\), got \(8,\)"):
+        value_and_gradient(name, model, data)
+    value, _ = value_and_gradient("input Jacobian", model, data)
+    assert value > 0
+
+
 @pytest.mark.parametrize("coefficient", [-1.0, float("nan"), float("inf")])
 def test_impossible_coefficients(coefficient):
     for build in (

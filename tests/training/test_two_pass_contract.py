@@ -322,3 +322,9 @@ def test_wrong_use():
 
     with pytest.raises(ValueError, match="expected 3 logits as in the first call"):
         optimizer.step(uneven)
+
+    def flattened():
+        return sm.optim.logits(model(data[0]).sum(1)).sum()
+
+    with pytest.raises(ValueError, match=r"expected outputs of shape \(samples, ..., logits\), got \(8,\)"):
+        optimizer.step(flattened)

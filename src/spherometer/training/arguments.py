@@ -1,8 +1,10 @@
-"""Numbers that users give, refused in plain words."""
+"""What users give, refused in plain words where it cannot be."""
 
 from __future__ import annotations
 
 from numbers import Real
+
+from torch import Tensor
 
 
 def not_negative(name: str, number: float) -> float:
@@ -12,3 +14,20 @@ def not_negative(name: str, number: float) -> float:
     if not 0 <= number < float("inf"):
         raise ValueError(f"expected {name} of at least 0, got {number}")
     return number
+
+
+def accuracy(rtol: float) -> float:
+    """A relative accuracy, if it lies between 0 and 1."""
+    if not isinstance(rtol, Real) or not 0 < rtol < 1:
+        raise ValueError(f"expected 0 < rtol < 1, got {rtol!r}")
+    return rtol
+
+
+def num_logits(outputs: Tensor) -> int:
+    """How many logits a sample has, on the last axis; without an axis of samples in front of it nobody can tell."""
+    if outputs.ndim < 2:
+        raise ValueError(
+            f"expected outputs of shape (samples, ..., logits), got {tuple(outputs.shape)}: "
+            "give one number per sample an axis of its own, such as outputs.unsqueeze(-1)"
+        )
+    return outputs.shape[-1]

@@ -6,6 +6,7 @@ from itertools import chain
 from math import isfinite
 
 from spherometer.metrics.registry import parse
+from spherometer.training.arguments import accuracy
 from spherometer.training.settings import BASES, DEFENCES, LARGEST, LOSSES, METHODS, PENALTIES, SCHEDULES, Settings
 from spherometer.zoo.names import suggest
 
@@ -153,7 +154,9 @@ def _check_measurement(settings: Settings) -> None:
     wanted = settings.measurement
     asked = (wanted.track, wanted.track_batch_statistics, wanted.track_example, wanted.measure)
     for name in (*chain(*asked), *wanted.measure_batch_statistics):
-        parse(name)
+        _, options = parse(name)
+        if "rtol" in options:
+            accuracy(options["rtol"])
     ends = wanted.track_within
     if len(ends) % 2 or list(ends) != sorted(ends):
         raise ValueError(f"track_within: expected pairs of rising steps, got {' '.join(map(str, ends))}")

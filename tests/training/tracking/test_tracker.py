@@ -306,6 +306,13 @@ def test_schedules():
         (lambda p: sm.Tracker(p, ["sharpness"], every=0), "at least 1"),
         (lambda p: sm.Tracker(p, ["sharpness"], every="often"), "log, epoch, jump"),
         (lambda p: sm.Tracker(p, ["sharpness", sm.Probe("sharpness", 5)]), "sharpness twice"),
+        (lambda p: sm.Tracker(p, ["sharpness", "sharpness"]), "sharpness twice"),
+        (lambda p: sm.Tracker(p, batch_size=49), "expected batch_size from 1 to the 48 samples of the problem, got 49"),
+        (lambda p: sm.Tracker(p, batch_size=0), "expected batch_size from 1 to the 48 samples of the problem, got 0"),
+        (lambda p: sm.Tracker(p, rtol=5.0), r"expected 0 < rtol < 1, got 5\.0"),
+        (lambda p: sm.Tracker(p, rtol=-1), "expected 0 < rtol < 1, got -1"),
+        (lambda p: sm.Tracker(p, "sharpness:rtol=-1"), r"expected 0 < rtol < 1, got -1\.0"),
+        (lambda p: sm.Tracker(p, budget="a"), "budget above 0, such as 0.1 for 10 % of the training time, got 'a'"),
         (lambda p: sm.Tracker(p, budget=0), "budget above 0"),
         (lambda p: sm.Tracker(p, on_error="ignore"), "on_error"),
         (lambda p: sm.Tracker(p, sinks=[3]), "expected sinks with log"),
@@ -318,6 +325,13 @@ def test_wrong_use_is_told(make, message):
     problem = sm.Problem(model_of("plain"), nn.CrossEntropyLoss(), data())
     with pytest.raises((ValueError, TypeError), match=message):
         make(problem)
+
+
+def test_one_probe_need_not_be_in_a_list():
+    problem = sm.Problem(model_of("plain"), nn.CrossEntropyLoss(), data())
+    tracker = sm.Tracker(problem, sm.Probe("loss", 5))
+    tracker.step()
+    assert [row.name for row in tracker.rows if row.name == "loss"] == ["loss"]
 
 
 def test_probes_have_schedules_and_data_of_their_own():

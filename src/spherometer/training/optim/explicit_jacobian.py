@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from spherometer.estimators.randomness import unit_vector
 from spherometer.problems.modes import uncompiled
-from spherometer.training.arguments import not_negative
+from spherometer.training.arguments import not_negative, num_logits
 from spherometer.training.optim.marking import hearing
 from spherometer.training.optim.two_pass import Ascent, Closure, TwoPass, total_norm
 
@@ -45,12 +45,11 @@ class _RandomLogit:
         return mark
 
     def _draw(self, outputs: Tensor) -> Tensor:
+        num = num_logits(outputs)
         if self.direction is None:
-            self.direction = unit_vector(outputs.shape[-1], dtype=torch.float64, stream=self._generator)
-        if len(self.direction) != outputs.shape[-1]:
-            raise ValueError(
-                f"expected {len(self.direction)} logits as in the first call of this step, got {outputs.shape[-1]}"
-            )
+            self.direction = unit_vector(num, dtype=torch.float64, stream=self._generator)
+        if len(self.direction) != num:
+            raise ValueError(f"expected {len(self.direction)} logits as in the first call of this step, got {num}")
         return self.direction.to(outputs)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from spherometer.estimators.randomness import unit_vector
-from spherometer.training.arguments import not_negative
+from spherometer.training.arguments import not_negative, num_logits
 from spherometer.training.penalties.penalty import Penalty, Term, evaluations
 from spherometer.training.shares import sample_shares, term_shares, weighted
 
@@ -88,7 +88,7 @@ class MeanJacobianPenalty(SquaredGradientPenalty):
     def _draw(self, outputs: Tensor, earlier: Any) -> Tensor:
         if earlier is not None:
             return earlier
-        return unit_vector(outputs.shape[-1], dtype=torch.float64, stream=self.generator).to(outputs)
+        return unit_vector(num_logits(outputs), dtype=torch.float64, stream=self.generator).to(outputs)
 
     def _scalar(self, outputs: Tensor, targets: Tensor, draw: Any) -> Tensor:  # noqa: ARG002
         return (outputs @ draw).mean()
@@ -130,11 +130,12 @@ class FisherPenalty(SquaredGradientPenalty):
         self.generator = generator
 
     def _draw(self, outputs: Tensor, earlier: Any) -> Tensor:  # noqa: ARG002
+        last = num_logits(outputs) - 1
         chances = outputs.detach().flatten(0, -2).double().softmax(-1)
         device = self.generator.device
         uniform = torch.rand(len(chances), 1, generator=self.generator, dtype=torch.float64, device=device)
         passed = chances.cumsum(-1) < uniform.to(chances.device)
-        return passed.sum(-1).clamp_max(outputs.shape[-1] - 1)  # the last sum may be rounded to less than one
+        return passed.sum(-1).clamp_max(last)  # the last sum may be rounded to less than one
 
     def _scalar(self, outputs: Tensor, targets: Tensor, draw: Any) -> Tensor:  # noqa: ARG002
         return functional.cross_entropy(outputs.flatten(0, -2), draw)

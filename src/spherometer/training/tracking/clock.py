@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from numbers import Real
 
 
 class Clock:
     """Seconds inside and outside of the tracker since its first step; a budget is a share of those outside."""
 
     def __init__(self, budget: float | None) -> None:
-        if budget is not None and not budget > 0:
+        if budget is not None and not (isinstance(budget, Real) and budget > 0):
             raise ValueError(f"expected a budget above 0, such as 0.1 for 10 % of the training time, got {budget!r}")
         self.budget, self.spent = budget, 0.0
         self._origin: float | None = None

@@ -12,6 +12,7 @@ from spherometer.metrics.registry import parse
 from spherometer.problems import Problem
 from spherometer.problems.batches import num_samples, replay, take
 from spherometer.problems.modes import BatchNorm
+from spherometer.training.arguments import accuracy
 from spherometer.training.tracking.schedules import Schedule, as_schedule
 from spherometer.values import Estimate
 
@@ -70,7 +71,10 @@ class LiveProbe:
             usual = metric.options.get("rtol")
             if isinstance(usual, float) and "rtol" not in options:
                 options = options | {"rtol": max(usual, rtol)}
+            if "rtol" in options:
+                accuracy(options["rtol"])
             requests[name] = (metric, options)
+        refuse_twice(names)
         if not requests:
             raise ValueError("expected at least one metric in a probe, got none: `metrics()` lists them")
         if probe.samples is not None:
@@ -97,6 +101,13 @@ class LiveProbe:
         }
         self.starts = bench.nearby
         return {f"{self.prefix}{name}": estimate for name, estimate in found.items()}, overlaps
+
+
+def refuse_twice(names: Sequence[str]) -> None:
+    """Refuse rows of one name that two measurements would write."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"expected each quantity once, got {', '.join(twice)} twice: give one probe a name")
 
 
 def _first(batches: Iterable[Any], num: int) -> Iterator[Any]:

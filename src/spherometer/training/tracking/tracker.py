@@ -14,14 +14,17 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from spherometer.estimators import Nearby
+from spherometer.metrics.bench import Bench
 from spherometer.metrics.measure import conventions
+from spherometer.metrics.options import check_batch_size
 from spherometer.metrics.registry import parse
 from spherometer.problems import Problem
 from spherometer.problems.modes import differentiating
 from spherometer.records import Event, Row, RunWriter
+from spherometer.training.arguments import accuracy
 from spherometer.training.tracking.clock import Clock
 from spherometer.training.tracking.outlets import Outlets, Sink, Trouble
-from spherometer.training.tracking.probes import LiveProbe, Probe
+from spherometer.training.tracking.probes import LiveProbe, Probe, refuse_twice
 from spherometer.training.tracking.schedules import Moment, Schedule, as_schedule
 from spherometer.training.tracking.stability import StabilityReading
 from spherometer.training.tracking.trajectory import Sketch
@@ -37,7 +40,8 @@ class Tracker:
     modes and random numbers of the training are untouched: a tracked run is the untracked one, bit by bit.
 
     Args:
-        metrics: names of the catalogue, all measured `every` so often; or Probes with schedules and data of their own.
+        metrics: name or names of the catalogue, all measured `every` so often; or Probes with schedules and data of
+            their own.
         every: a number of steps, a Schedule, or "log", "epoch", "jump".
         budget: most tracking time for each second of training, 0.1 for 10 %; measurements wait until they fit.
         run: folder of a new run, or an open RunWriter, that keeps every row.
@@ -59,7 +63,7 @@ class Tracker:
     def __init__(
         self,
         problem: Problem,
-        metrics: str | Sequence[str | Probe] = ("sharpness",),
+        metrics: str | Probe | Sequence[str | Probe] = ("sharpness",),
         every: Schedule | int | str = 10,
         *,
         budget: float | None = None,
@@ -78,7 +82,7 @@ class Tracker:
         if on_error not in get_args(Trouble):
             raise ValueError(f"expected on_error='raise' or 'warn', got {on_error!r}")
         self.problem, self.seed, self.on_error = problem, seed, on_error
-        self._probes = _ready(metrics, every, problem, rtol)
+        self._probes = _ready(metrics, every, problem, accuracy(rtol))
         self._voices = _voices(self._probes)
         self._batch_ratio = None if batch_size is None else self._request_ratio(batch_size)
         judged = self._voices["sharpness"][0].problem if "sharpness" in self._voices else problem
@@ -231,10 +235,11 @@ class Tracker:
         """Measure ρ_B beside the sharpness, whose threshold it makes."""
         if "sharpness" not in self._voices:
             raise ValueError("expected a sharpness in a probe without a name, for batch_size= to give it a threshold")
-        request = f"gradient_ratio:batch_size={batch_size}"
         probe = self._voices["sharpness"][0]
+        check_batch_size(batch_size, Bench(probe.problem).num_samples)
+        request = f"gradient_ratio:batch_size={batch_size}"
         probe.requests = {**probe.requests, request: parse(request)}
-        _refuse_twice(self._probes)
+        refuse_twice([name for each in self._probes for name in each.names])
         return request
 
     def _keep_weights(self) -> None:
@@ -255,27 +260,20 @@ class Tracker:
 
 
 def _ready(
-    metrics: str | Sequence[str | Probe],
+    metrics: str | Probe | Sequence[str | Probe],
     every: Schedule | int | str,
     problem: Problem,
     rtol: float,
 ) -> list[LiveProbe]:
     """Probes at work; plain names share one, and no two may write the same rows."""
-    asked = [metrics] if isinstance(metrics, str) else list(metrics)
+    asked = [metrics] if isinstance(metrics, str | Probe) else list(metrics)
     names = [entry for entry in asked if isinstance(entry, str)]
     probes = ([Probe(names, every)] if names else []) + [entry for entry in asked if isinstance(entry, Probe)]
     if not probes or len(names) + len(probes) - bool(names) != len(asked):
         raise ValueError(f"expected names of metrics and Probes, got {asked!r}")
     live = [LiveProbe.of(probe, problem, rtol) for probe in probes]
-    _refuse_twice(live)
+    refuse_twice([name for probe in live for name in probe.names])
     return live
-
-
-def _refuse_twice(probes: Sequence[LiveProbe]) -> None:
-    written = [name for probe in probes for name in probe.names]
-    twice = sorted({name for name in written if written.count(name) > 1})
-    if twice:
-        raise ValueError(f"expected each quantity once, got {', '.join(twice)} twice: give one probe a name")
 
 
 def _voices(probes: Sequence[LiveProbe]) -> dict[str, tuple[LiveProbe, str]]:
