@@ -1,5 +1,6 @@
 """Every kind of loss: Hessian, Gauss-Newton and empirical Fisher against dense twins, also in ragged batches."""
 
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
@@ -11,7 +12,10 @@ from torch.nn import functional
 from reference.agreement import FINITE_DIFFERENCES, assert_close
 from reference.cases import random_block
 from reference.twins import Twin
-from spherometer import EmpiricalFisher, Fisher, GaussNewton, HalfSquaredError, Hessian, Problem
+from spherometer import EmpiricalFisher, Fisher, GaussNewton, HalfSquaredError, Hessian, Problem, measure
+from spherometer.problems import Likelihood, likelihood_of
+from spherometer.problems.losses import num_slopes
+from spherometer.training import SmoothedCrossEntropy
 
 CLASSES = 3
 WEIGHTS = torch.tensor([0.5, 1.0, 3.0], dtype=torch.float64)
@@ -285,3 +289,131 @@ def test_own_count_of_terms():
     assert_close(Hessian(problem) @ vectors, Hessian(full) @ vectors)
     with pytest.raises(ValueError, match="does not say how many terms its mean runs over"):
         Problem(Positions(), tokens, batches)
+
+
+class Focal(nn.CrossEntropyLoss):
+    """(1 − p_y)² times cross-entropy: a subclass in name only."""
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        terms = functional.cross_entropy(outputs, targets, reduction="none")
+        return ((1 - (-terms).exp()).square() * terms).mean()
+
+
+class LogCosh(nn.MSELoss):
+    """log cosh(f − y), quadratic only near zero."""
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return torch.log(torch.cosh(outputs - targets)).mean()
+
+
+class Scaled(nn.CrossEntropyLoss):
+    """Cross-entropy with another constructor, but torch's own forward."""
+
+    def __init__(self) -> None:
+        super().__init__(label_smoothing=0.1)
+
+
+SUBCLASSES = {"focal": (Focal(), FLAT[1]), "log cosh": (LogCosh(), draw(9, CLASSES))}
+
+
+@pytest.mark.parametrize("name", SUBCLASSES)
+def test_a_subclass_with_its_own_forward_is_not_taken_for_its_parent(name):
+    loss, targets = SUBCLASSES[name]
+    problem, twin = Problem(dense_model(), loss, (FLAT[0], targets)), Twin(dense_model(), loss, FLAT[0], targets)
+    assert likelihood_of(loss, twin.outputs(twin.weights)) is None
+    assert GaussNewton(problem).exact_trace() is None
+    found = measure(problem, "gauss_newton_trace")["gauss_newton_trace"]
+    assert float(found) == pytest.approx(float(twin.gauss_newton.trace()), rel=1e-9)
+    with pytest.raises(ValueError, match="has no known closed form"):
+        measure(problem, "tangent_kernel_spectrum")
+
+
+def test_a_forward_set_on_the_instance_is_another_loss_too():
+    loss = nn.CrossEntropyLoss()
+    loss.forward = lambda outputs, targets: 2 * functional.cross_entropy(outputs, targets)
+    assert likelihood_of(loss, draw(2, CLASSES)) is None
+
+
+def test_subclasses_that_keep_the_curvature_of_their_parent_are_recognised():
+    for loss in (Scaled(), SmoothedCrossEntropy(0.2)):
+        assert likelihood_of(loss, draw(2, CLASSES)) == Likelihood("categorical")
+        assert GaussNewton(Problem(dense_model(), loss, FLAT)).exact_trace() is not None
+
+
+def test_a_subclass_does_not_say_what_it_does_with_ignored_classes():
+    with pytest.raises(ValueError, match=r"hold the class number 1 .* does not say how many terms"):
+        Problem(dense_model(), Focal(ignore_index=1), FLAT)
+
+
+def test_squared_error_with_weights_is_no_likelihood():
+    assert likelihood_of(partial(functional.mse_loss, weight=torch.ones(2, 3)), draw(2, 3)) is None
+
+
+class PerPosition(nn.Module):
+    """(n, T, 4) -> (n, T)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 1).double()
+        self.inner.weight.data, self.inner.bias.data = draw(1, 4, seed=7), draw(1, seed=8)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.inner(inputs).squeeze(-1)
+
+
+ELEMENT_MEANS = [
+    nn.MSELoss(), nn.L1Loss(), nn.SmoothL1Loss(), nn.HuberLoss(), nn.BCEWithLogitsLoss(), nn.PoissonNLLLoss(),
+    nn.SoftMarginLoss(), nn.KLDivLoss(), functional.l1_loss, partial(functional.huber_loss, delta=0.5),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:reduction:UserWarning")  # torch advises batchmean
+@pytest.mark.parametrize("loss", ELEMENT_MEANS, ids=lambda loss: getattr(loss, "__name__", type(loss).__name__))
+def test_means_over_elements_count_the_elements_of_sequences_of_any_length(loss):
+    inputs = [draw(2, length, 4, seed=length) for length in (3, 10)]
+    targets = [(draw(2, length, seed=20 + length) > 0).double() for length in (3, 10)]
+    problem, model = Problem(PerPosition(), loss, list(zip(inputs, targets, strict=True))), PerPosition()
+    outputs = torch.cat([model(part).flatten() for part in inputs])
+    truth = loss(outputs, torch.cat([part.flatten() for part in targets]))
+    assert problem.loss_at() == pytest.approx(truth.item(), rel=1e-12)
+    assert problem.num_terms == 26
+    assert problem.splittable
+    assert_close(
+        problem.gradient_at(), torch.cat([g.flatten() for g in torch.autograd.grad(truth, model.parameters())])
+    )
+
+
+def test_binary_cross_entropy_of_chances_counts_elements():
+    model = nn.Sequential(dense_model(), nn.Sigmoid())
+    assert Problem(model, nn.BCELoss(), BINARY).num_terms == 9 * CLASSES
+
+
+@pytest.mark.filterwarnings("ignore:reduction:UserWarning")  # torch advises batchmean
+def test_a_mean_over_the_batch_counts_samples():
+    model = nn.Sequential(dense_model(), nn.LogSoftmax(1))
+    assert Problem(model, nn.KLDivLoss(reduction="batchmean"), (FLAT[0], SOFT)).num_terms == 9
+    assert Problem(model, nn.KLDivLoss(), (FLAT[0], SOFT)).num_terms == 27
+
+
+def test_targets_that_torch_would_broadcast_are_refused_for_every_mean_over_elements():
+    with pytest.raises(ValueError, match="l1_loss expected targets of the outputs' shape"):
+        Problem(dense_model(), nn.L1Loss(), (FLAT[0], draw(9, 1)))
+
+
+def test_a_loss_that_cannot_be_hashed_is_a_loss():
+    @dataclass
+    class Quadratic:
+        scale: float
+
+        def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+            return self.scale * (outputs - targets).square().mean()
+
+    assert Problem(dense_model(), Quadratic(2.0), (FLAT[0], draw(9, CLASSES))).num_terms == 9
+
+
+def test_the_number_of_slopes_does_not_depend_on_class_weights():
+    ignored, outputs = some_ignored(SEQUENCES[1]), draw(9, CLASSES, 2)
+    for weight in (None, WEIGHTS, torch.ones(3).double()):
+        assert num_slopes(nn.CrossEntropyLoss(weight=weight), outputs, ignored) == 12
+        assert num_slopes(nn.CrossEntropyLoss(weight=weight), outputs, SEQUENCES[1]) == 18
+    assert num_slopes(nn.MSELoss(), outputs, outputs) == 9

@@ -15,9 +15,9 @@ from spherometer.estimators.randomness import child_stream
 from spherometer.estimators.search import Which
 from spherometer.metrics.blocks import BlockTraces, block_traces
 from spherometer.operators import EmpiricalFisher, GaussNewton, Hessian, JacobianGram, Operator, Rescaled
-from spherometer.operators.middle import num_vectors
 from spherometer.operators.sensitivity import PLACES, Sensitivity, sensitivity
-from spherometer.problems import Problem, likelihood_of
+from spherometer.problems import Problem
+from spherometer.problems.losses import num_slopes
 from spherometer.values import Estimate
 
 Shared = TypeVar("Shared")
@@ -113,7 +113,7 @@ class Bench:
         with torch.no_grad():
             for piece in self.problem.pieces():
                 part = self.problem.evaluate(state, piece)
-                total += num_vectors(likelihood_of(self.problem.loss, part.outputs), part)
+                total += num_slopes(self.problem.loss, part.outputs, part.targets)
         return round(total)
 
     @cached_property

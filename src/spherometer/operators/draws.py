@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 from spherometer.operators.gauss_newton import EmpiricalFisher
-from spherometer.problems import likelihood_of
+from spherometer.problems.losses import terms_are_positions
 from spherometer.problems.modes import differentiating
 from spherometer.problems.weights import flatten
 
@@ -19,8 +19,7 @@ def random_gradient(fisher: EmpiricalFisher, generator: Generator) -> Tensor:
         with differentiating():
             part = problem.evaluate(state, piece)
             root = fisher._roots(part, piece)[0]
-            likelihood = likelihood_of(problem.loss, part.outputs)
-            positions = likelihood is not None and likelihood.family == "categorical"
+            positions = terms_are_positions(problem.loss, part.outputs)
             shape = [1 if axis == 1 or (axis > 1 and not positions) else n for axis, n in enumerate(root.shape)]
             signs = torch.randint(0, 2, shape, generator=generator).to(root).mul_(2).sub_(1)
             total += flatten(torch.autograd.grad(part.outputs, state.weights, signs * root, materialize_grads=True))

@@ -14,13 +14,12 @@ from spherometer.operators.middle import (
     exact_middle,
     gauged,
     likelihood_roots,
-    num_vectors,
     scores_middle,
 )
 from spherometer.operators.recorder import Recorder, record
 from spherometer.operators.squares import Layer, layers_of
 from spherometer.problems import Evaluation, Likelihood, Piece, Problem, State, likelihood_of
-from spherometer.problems.losses import counted_terms, term_weights, terms_are_positions
+from spherometer.problems.losses import counted_terms, num_slopes, term_weights, terms_are_positions
 from spherometer.problems.modes import differentiating
 from spherometer.problems.weights import flatten
 
@@ -191,7 +190,8 @@ class Fisher(OutputCurvature):
         generator = torch.Generator().manual_seed(hash((seed, piece.index)) % 2**63)
         likelihood = self._likelihood(part)
         counted = counted_terms(self.problem.loss, part.outputs, part.targets)
-        scale = (part.count / num_vectors(likelihood, part) / number) ** 0.5 * (1 if counted is None else counted)
+        terms = max(1.0, num_slopes(self.problem.loss, part.outputs, part.targets))
+        scale = (part.count / terms / number) ** 0.5 * (1 if counted is None else counted)
         scores = drawn_scores(likelihood, part.outputs, number, skipped=piece.start, generator=generator)
         return [scale * score for score in scores]
 

@@ -15,12 +15,6 @@ from spherometer.problems import Evaluation, Likelihood
 MAX_ROOTS = 256  # backward passes beyond which an exact trace is no longer the cheap way
 
 
-def num_vectors(likelihood: Likelihood | None, part: Evaluation) -> float:
-    """How many terms of the loss have a slope of their own: positions of a categorical loss, else samples."""
-    categorical = likelihood is not None and likelihood.family == "categorical"
-    return part.count if categorical else float(len(part.outputs))
-
-
 def exact_middle(likelihood: Likelihood, part: Evaluation, counted: Tensor | None) -> Callable[[Tensor], Tensor]:
     """M = diag(p) − pp' for a categorical likelihood (C Eq 7), precision·I for a Gaussian one."""
     if likelihood.family == "gaussian":

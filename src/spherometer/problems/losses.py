@@ -16,6 +16,11 @@ from spherometer.problems.batches import placed
 
 Loss = Callable[[Any, Any], Tensor]
 Count = Callable[[Any, Any], float]
+CATEGORICAL = ("cross_entropy", "nll_loss")  # whose mean runs over the positions that are not ignored
+ELEMENTWISE = (  # whose mean runs over all elements of the outputs
+    "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+    "poisson_nll_loss", "soft_margin_loss", "kl_div",
+)  # fmt: skip
 
 
 class HalfSquaredError(nn.Module):
@@ -53,12 +58,13 @@ class Likelihood:
 def likelihood_of(loss: Loss, outputs: Tensor) -> Likelihood | None:
     """The distribution whose negative log-likelihood `loss` is, or None when that is not known.
 
-    Softmax cross-entropy with class weights is no likelihood; with label smoothing the model distribution is the same.
+    A loss with weights is no likelihood here; with label smoothing the model distribution is the same.
     """
     name, options = _recognise(loss)
+    if options.get("weight") is not None:
+        return None
     if name == "cross_entropy":
-        plain = options.get("weight") is None and outputs.ndim > 1
-        return Likelihood("categorical") if plain else None
+        return Likelihood("categorical") if outputs.ndim > 1 else None
     if name == "half_squared_error":
         return Likelihood("gaussian")
     if name == "mse_loss":
@@ -68,7 +74,7 @@ def likelihood_of(loss: Loss, outputs: Tensor) -> Likelihood | None:
 
 def terms_are_positions(loss: Loss, outputs: Tensor) -> bool:
     """Whether each position of the outputs (n, C, ...) is a loss term of its own (cross-entropy); else a sample is."""
-    return _recognise(loss)[0] in ("cross_entropy", "nll_loss") and outputs.ndim > 1
+    return _recognise(loss)[0] in CATEGORICAL and outputs.ndim > 1
 
 
 def term_weights(loss: Loss, outputs: Tensor, targets: Any) -> Tensor | None:
@@ -76,7 +82,7 @@ def term_weights(loss: Loss, outputs: Tensor, targets: Any) -> Tensor | None:
     weight = _recognise(loss)[1].get("weight")
     if weight is None or not terms_are_positions(loss, outputs) or targets.is_floating_point():
         return None
-    counted = targets != _recognise(loss)[1].get("ignore_index", -100)
+    counted = targets != ignored_class(loss)
     return (weight.to(outputs)[targets * counted] * counted).unsqueeze(1)
 
 
@@ -93,40 +99,53 @@ def on_device(loss: Loss, device: torch.device, dtype: torch.dtype) -> Loss:
     return loss
 
 
+def ignored_class(loss: Loss) -> int:
+    """The class number that stands for "not counted"."""
+    return int(_recognise(loss)[1].get("ignore_index", getattr(loss, "ignore_index", -100)))
+
+
 def counted_terms(loss: Loss, outputs: Tensor, targets: Any) -> Tensor | None:
     """Which terms a categorical loss counts (those not ignored), shaped like one class of the outputs; None: all."""
-    ignored = _recognise(loss)[1].get("ignore_index", -100)
-    if not isinstance(targets, Tensor) or targets.is_floating_point() or not bool((targets == ignored).any()):
+    if _recognise(loss)[0] not in CATEGORICAL or not isinstance(targets, Tensor) or targets.is_floating_point():
         return None
-    return (targets != ignored).to(outputs.dtype).unsqueeze(1)
+    counted = targets != ignored_class(loss)
+    return None if bool(counted.all()) else counted.to(outputs.dtype).unsqueeze(1)
+
+
+def num_slopes(loss: Loss, outputs: Tensor, targets: Any) -> float:
+    """How many terms have a slope of their own, whatever their weight: counted positions (cross-entropy) or samples."""
+    if not terms_are_positions(loss, outputs):
+        return float(len(outputs))
+    counted = counted_terms(loss, outputs, targets)
+    return float(outputs[:, 0].numel() if counted is None else counted.sum())
 
 
 def counts_nothing(loss: Loss, outputs: Any, targets: Any) -> bool:
     """Whether a loss that torch defines ignores every target it is given, which makes its mean 0 / 0."""
-    if _recognise(loss)[0] == "unknown" or not isinstance(outputs, Tensor):
+    if not isinstance(outputs, Tensor):
         return False
     counted = counted_terms(loss, outputs, targets)
     return counted is not None and not bool(counted.any())
 
 
 def count_terms(loss: Loss, outputs: Any, targets: Any) -> float:
-    """How many terms the mean of `loss` runs over in this batch: samples, or the tokens that are not ignored.
+    """How many terms the mean of `loss` runs over in this batch: samples, elements, or tokens that are not ignored.
 
     A batch counts with this number, so that a ragged last batch and ignored tokens change nothing.
     """
     name, options = _recognise(loss)
-    if name in ("cross_entropy", "nll_loss") and isinstance(targets, Tensor):
+    if name in CATEGORICAL and isinstance(targets, Tensor):
         if targets.is_floating_point():
             return float(targets.numel() // outputs.shape[1 if outputs.ndim > 1 else 0])
-        valid = targets[targets != options.get("ignore_index", -100)]
+        valid = targets[targets != ignored_class(loss)]
         weight = options.get("weight")
         return float(valid.numel() if weight is None else weight.to(valid.device)[valid].sum())
-    if name == "mse_loss":
+    if name in ELEMENTWISE and options.get("reduction") != "batchmean":
         return float(outputs.numel())
-    if isinstance(targets, Tensor) and _has_ignored_classes(targets):
+    if isinstance(targets, Tensor) and _has_class(targets, ignored_class(loss)):
         raise ValueError(
-            "targets hold negative class numbers (ignored tokens?), and a plain loss function does not say how many "
-            "terms its mean runs over: pass torch.nn.CrossEntropyLoss(ignore_index=...) or "
+            f"targets hold the class number {ignored_class(loss)} (ignored tokens?), and a loss of your own "
+            "does not say how many terms its mean runs over: pass torch.nn.CrossEntropyLoss(ignore_index=...) or "
             "Problem(..., count=lambda outputs, targets: number_of_terms)"
         )
     first = targets if isinstance(targets, Tensor) and targets.ndim else outputs
@@ -140,15 +159,15 @@ def count_terms(loss: Loss, outputs: Any, targets: Any) -> float:
 
 def check_targets(loss: Loss, outputs: Any, targets: Any) -> None:
     """Refuse class numbers that the outputs do not have, and targets that would be broadcast."""
-    name, options = _recognise(loss)
-    if name == "mse_loss" and isinstance(targets, Tensor) and targets.shape != outputs.shape:
+    name = _recognise(loss)[0]
+    if name in ELEMENTWISE and isinstance(targets, Tensor) and targets.shape != outputs.shape:
         raise ValueError(
-            f"the squared error expected targets of the outputs' shape {tuple(outputs.shape)}, got "
+            f"{name} expected targets of the outputs' shape {tuple(outputs.shape)}, got "
             f"{tuple(targets.shape)}: torch would broadcast them against each other; reshape one of the two"
         )
-    if name in ("cross_entropy", "nll_loss") and isinstance(targets, Tensor) and not targets.is_floating_point():
+    if name in CATEGORICAL and isinstance(targets, Tensor) and not targets.is_floating_point():
         classes = outputs.shape[1 if outputs.ndim > 1 else 0]
-        _refuse_bad_classes(targets[targets != options.get("ignore_index", -100)], classes)
+        _refuse_bad_classes(targets[targets != ignored_class(loss)], classes)
     elif name == "cross_entropy" and isinstance(targets, Tensor) and targets.shape != outputs.shape:
         raise ValueError(
             f"cross-entropy expected class numbers (a tensor of whole numbers: targets.long()) or probabilities of the "
@@ -177,29 +196,41 @@ def check_is_mean(loss: Loss, outputs: Any, targets: Any) -> None:
         )
 
 
+MODULES: dict[type[nn.Module], str] = {
+    nn.CrossEntropyLoss: "cross_entropy",
+    nn.NLLLoss: "nll_loss",
+    nn.MSELoss: "mse_loss",
+    nn.L1Loss: "l1_loss",
+    nn.SmoothL1Loss: "smooth_l1_loss",
+    nn.HuberLoss: "huber_loss",
+    nn.BCELoss: "binary_cross_entropy",
+    nn.BCEWithLogitsLoss: "binary_cross_entropy_with_logits",
+    nn.PoissonNLLLoss: "poisson_nll_loss",
+    nn.SoftMarginLoss: "soft_margin_loss",
+    nn.KLDivLoss: "kl_div",
+    HalfSquaredError: "half_squared_error",
+}
+
+
 def _recognise(loss: Loss) -> tuple[str, dict[str, Any]]:
-    """The functional name of a loss that torch or we define, and its options."""
-    modules = {
-        nn.CrossEntropyLoss: "cross_entropy",
-        nn.NLLLoss: "nll_loss",
-        nn.MSELoss: "mse_loss",
-        HalfSquaredError: "half_squared_error",
-    }
-    for kind, name in modules.items():
+    """The functional name of a loss that torch or we define, and its options.
+
+    A subclass with a `forward` of its own is another loss, unless it says that it `differs_by_a_constant`.
+    """
+    for kind, name in MODULES.items():
         if isinstance(loss, kind):
+            calculates = getattr(loss.forward, "__func__", None)
+            if calculates is not kind.forward and not getattr(loss, "differs_by_a_constant", False):
+                return "unknown", {}
             kept = ("weight", "ignore_index", "reduction", "label_smoothing")
             return name, {key: getattr(loss, key) for key in kept if hasattr(loss, key)}
     inner, options = (loss.func, loss.keywords) if isinstance(loss, partial) else (loss, {})
-    functions = {
-        functional.cross_entropy: "cross_entropy",
-        functional.nll_loss: "nll_loss",
-        functional.mse_loss: "mse_loss",
-    }
-    return functions.get(inner, "unknown"), options
+    names = (name for name in (*CATEGORICAL, *ELEMENTWISE) if getattr(functional, name) is inner)
+    return next(names, "unknown"), options
 
 
-def _has_ignored_classes(targets: Tensor) -> bool:
-    return not (targets.is_floating_point() or targets.is_complex()) and bool((targets == -100).any())
+def _has_class(targets: Tensor, number: int) -> bool:
+    return not (targets.is_floating_point() or targets.is_complex()) and bool((targets == number).any())
 
 
 def _refuse_bad_classes(targets: Tensor, num_classes: int) -> None:

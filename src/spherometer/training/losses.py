@@ -17,6 +17,8 @@ class SmoothedCrossEntropy(nn.CrossEntropyLoss):
         >>> SmoothedCrossEntropy(0.5)(outputs, targets)
     """
 
+    differs_by_a_constant = True  # from its parent: curvature may be taken as the parent's
+
     def __init__(self, alpha: float) -> None:
         if not 0 <= alpha <= 1:
             raise ValueError(f"expected a degree of label smoothing between 0 and 1, got {alpha}")
