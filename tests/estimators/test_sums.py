@@ -187,3 +187,31 @@ def test_memory_limits_the_directions():
 
 def test_float32_agrees_with_float64():
     assert float(trace(MATRICES["bulk"].float())) == pytest.approx(float(trace(MATRICES["bulk"])), rel=1e-5)
+
+
+class BySamples:
+    """A dense matrix that gives noisy samples of its trace, as a Hessian does."""
+
+    knows_samples = True
+
+    def __init__(self, matrix: torch.Tensor, spread: float) -> None:
+        self.matrix, self.spread, self.shape, self.dtype = matrix, spread, matrix.shape, matrix.dtype
+
+    def __matmul__(self, columns: torch.Tensor) -> torch.Tensor:
+        return self.matrix @ columns
+
+    def trace_samples(self, number: int, signs) -> torch.Tensor:
+        return self.matrix.trace() + self.spread * signs((number, 3)).sum(1)
+
+
+def test_samples_of_the_trace_give_way_to_the_exact_sum_where_that_is_cheaper():
+    matrix = MATRICES["bulk"]
+    size, truth = len(matrix), float(matrix.trace())
+    noisy = trace(BySamples(matrix, spread=truth))
+    assert noisy.status
+    assert noisy.source == "exact"
+    assert noisy.products == size + MIN_SAMPLES
+    assert float(noisy) == pytest.approx(truth, rel=1e-12)
+    quiet = trace(BySamples(matrix, spread=0.01 * truth))
+    assert (quiet.source, bool(quiet.status)) == ("random vectors", True)
+    assert not trace(BySamples(matrix, spread=truth), max_products=200).status

@@ -137,7 +137,7 @@ class _Sampler:
         images, samples = self._pilot()
         plain = max(0.0, self._needed(*mean_and_error(samples), len(samples)) - len(samples))
         deflated = len(samples) + max(MIN_SAMPLES, _unexplained(images) * plain)
-        if self.matrix.num_rows <= min(plain, deflated, self._left):
+        if self._sum_is_cheaper(min(plain, deflated)):
             return self._summed()
         if plain <= deflated or deflated > self._left:
             return self._sampled(samples, 0.0, partial(self._plain, None))
@@ -184,13 +184,17 @@ class _Sampler:
 
         Stopping where the spread happens to look small favours small values, since mean and spread of a skew quantity
         go together. So the first samples suffice only if they are far better than needed; otherwise at least as many
-        again follow, in few rounds with some reserve.
+        again follow, in few rounds with some reserve; or the exact sum, once that is cheaper.
         """
         samples = first if len(first) else self._more(first, MIN_SAMPLES, draw)
         needed = self._needed(*self._reading(samples, exact), len(samples))
+        if self._sum_is_cheaper(needed - len(samples)):
+            return self._summed()
         if 2 * needed > len(samples):
             samples = self._more(samples, math.ceil(min(max(1.2 * needed, 2 * MIN_SAMPLES), self.limit)), draw)
         while (needed := self._enough(samples, exact)) > len(samples) and self._left > 0:
+            if self._sum_is_cheaper(needed - len(samples)):
+                return self._summed()
             goal = math.ceil(min(1.2 * needed, 4 * len(samples)))
             samples = self._more(samples, goal, draw)
         value, error = self._reading(samples, exact)
@@ -205,6 +209,10 @@ class _Sampler:
             block = draw(min(BLOCK, missing))
             samples, missing = np.concatenate([samples, block]), missing - len(block)
         return samples
+
+    def _sum_is_cheaper(self, missing: float) -> bool:
+        """Whether the exact sum is affordable and costs less than the samples still missing."""
+        return missing > self.matrix.num_rows <= self._left
 
     @property
     def _left(self) -> int:
