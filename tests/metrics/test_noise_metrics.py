@@ -267,3 +267,58 @@ def test_hessian_of_batches_is_the_mean_of_theirs():
     operator = HessianVariance(problem, SamplePool(problem).cut(2))
     mean = sum(share * hessian.dense() for share, hessian in zip(operator.shares, operator.hessians, strict=True))
     assert torch.allclose(mean, Hessian(problem).dense())
+
+
+WITH_IGNORED = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 0, 2])
+
+
+def ignoring(weight=None, kept=slice(None)):
+    inputs = torch.randn(10, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    loss = nn.CrossEntropyLoss(weight=weight, ignore_index=2)
+    return Problem(network("tanh"), loss, (inputs[kept], WITH_IGNORED[kept]))
+
+
+@pytest.mark.parametrize("name", ["gradient_ratio:batch_size=3", "descent_ratio:batch_size=3"])
+@pytest.mark.parametrize("weight", [None, torch.ones(3).double()], ids=["plain", "class weights of one"])
+def test_ignored_targets_are_no_samples_with_or_without_class_weights(name, weight):
+    truth = one(ignoring(kept=WITH_IGNORED != 2), name)
+    found = one(ignoring(weight), name)
+    assert "B = 3 of N = 7" in found.note
+    assert_exactly(found, float(truth.value))
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_batches_are_drawn_among_the_samples_that_count(size):
+    truth = float(one(ignoring(), f"gradient_ratio:batch_size={size}").value)
+    found = one(ignoring(), f"sampled_gradient_ratio:batch_size={size}:num=400")
+    assert_within(found, truth)
+    with pytest.raises(ValueError, match="batch_size from 1 to the 7 samples"):
+        one(ignoring(), "sampled_gradient_ratio:batch_size=8")
+    assert one(ignoring(), f"hessian_variance_bound:lr=0.01:batch_size={size}").value > 0
+
+
+def test_as_many_tokens_as_samples_are_not_taken_for_one_each():
+    """Two samples of two tokens and two of none: four samples, four tokens, but not one for each."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3)).double()
+    inputs = torch.randn(4, 2, 4, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    targets = torch.tensor([[0, 1], [2, 0], [-100, -100], [-100, -100]])
+    forward = lambda model, batch: (model(batch[0]).movedim(-1, 1), batch[1])  # noqa: E731
+    tokens = Problem(model, nn.CrossEntropyLoss(), (inputs, targets), forward=forward)
+    flat = Problem(model, nn.CrossEntropyLoss(), (inputs[:2].flatten(0, 1), targets[:2].flatten()))
+    found = one(tokens, "descent_ratio:num=200:rtol=0.02")
+    assert found.source == "random vectors"
+    assert_within(found, float(one(flat, "descent_ratio").value))
+
+
+def test_random_gradients_of_weighted_positions_have_a_sign_for_each():
+    model = nn.Linear(4, 3).double()
+    inputs = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+    targets = torch.randint(3, (5, 3), generator=torch.Generator().manual_seed(7))
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([0.5, 1.0, 3.0]).double())
+    fisher = EmpiricalFisher(
+        Problem(model, loss, (inputs, targets), forward=lambda m, batch: (m(batch[0]).movedim(-1, 1), batch[1]))
+    )
+    stream = torch.Generator().manual_seed(0)
+    squares = torch.stack([random_gradient(fisher, stream).square().sum() for _ in range(2000)])
+    score = (squares.mean() - fisher.dense().trace()) / (squares.std() / len(squares) ** 0.5)
+    assert abs(float(score)) < 4

@@ -1,6 +1,7 @@
 """Sizes of outputs and weights, accuracy, and comparisons of two points or two data sets."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -111,3 +112,28 @@ def test_train_mode_batch_norm_has_outputs():
     case = BY_NAME["batch norm train"]
     problem, model = case.problem(), case.model().train()
     assert value_of(problem, "logit_norm") == approximately(model(case.data()[0]).detach().norm(dim=1).mean())
+
+
+def test_accuracy_leaves_out_what_a_partial_ignores():
+    model, inputs = nn.Linear(3, 3, bias=False).double(), torch.eye(3, dtype=torch.float64)
+    model.weight.data = torch.eye(3, dtype=torch.float64)
+    targets = torch.tensor([0, 2, 2])  # right, wrong, right
+    for loss in (nn.CrossEntropyLoss(ignore_index=0), partial(nn.functional.cross_entropy, ignore_index=0)):
+        found = measure(Problem(model, loss, (inputs, targets)), "accuracy")["accuracy"]
+        assert float(found) == 0.5
+        assert found.estimate.note == "1 ignored targets left out"
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(1.0, 1e6), (1e42, 0.0)])
+def test_intervals_over_data_keep_the_range_and_digits_of_double_precision(scale, shift):
+    model, inputs = dense_network(13)
+    targets = torch.arange(len(inputs)) % model(inputs).shape[1]
+
+    def moved(outputs, targets):
+        return scale * nn.functional.cross_entropy(outputs, targets) + shift
+
+    plain, other = (
+        measure(Problem(model, loss, (inputs, targets)), "loss", data_groups=2)["loss"].estimate.interval
+        for loss in (nn.CrossEntropyLoss(), moved)
+    )
+    assert other == pytest.approx([scale * end + shift for end in plain], rel=1e-12)

@@ -98,7 +98,8 @@ def test_shift_loss_is_what_a_quadratic_costs():
     problem, weights, matrix = quadratic()
     top = torch.linalg.eigh(matrix)
     risen = problem.loss_at(weights + 0.3 * top.eigenvectors[:, -1]) - problem.loss_at(weights)
-    assert_within(one(problem, "shift_loss:distance=0.3"), torch.tensor([0.045 * float(top.eigenvalues.mean()), risen]))
+    truth = torch.tensor([0.045 * float(top.eigenvalues.mean()), risen], dtype=torch.float64)
+    assert_within(one(problem, "shift_loss:distance=0.3"), truth)
 
 
 def quadratic(num=30, width=4):
@@ -160,3 +161,10 @@ def test_options_are_refused_with_a_reason(request_, match):
     problem, _ = problem_and_twin("tanh")
     with pytest.raises(ValueError, match=match):
         one(problem, request_)
+
+
+def test_shift_loss_keeps_the_range_of_double_precision():
+    problem, _, matrix = quadratic()
+    large = Problem(problem.model, lambda outputs, targets: 1e42 * HalfSquaredError()(outputs, targets), problem.data)
+    truth = torch.tensor([float(matrix.trace()) / 8, float(torch.linalg.eigvalsh(matrix)[-1]) / 2], dtype=torch.float64)
+    assert_within(one(large, "shift_loss"), 1e42 * truth)

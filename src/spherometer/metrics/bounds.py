@@ -152,7 +152,7 @@ def network_volume_bound(bench: Bench, *, kernel: str = "unrolled") -> Estimate:
     layers = layer_terms(bench, kernel)
     size, num = layers[0].gram.shape[1], len(layers[0].lengths)
     logs = [_log_mean(_volumes(bench, layer).logs[layer.alive], num) for layer in layers]
-    left = volume_of(torch.tensor(logs))
+    left = volume_of(torch.tensor(logs, dtype=torch.float64))
     return compared_logs(
         {"log left": left, "log right": _volume_right(layers, size, gauss_newton_sharpness(bench))}, caveats(layers)
     )

@@ -179,13 +179,14 @@ def _with_intervals(
         part = measured_on(part_bench, scalars, tell)
         for name, estimate in part.items():
             values[name].append(float(estimate.value))
-    return estimates | {name: _jackknifed(estimates[name], torch.tensor(values[name])) for name in scalars}
+    left_out = {name: torch.tensor(found, dtype=torch.float64) for name, found in values.items()}
+    return estimates | {name: _jackknifed(estimates[name], left_out[name]) for name in scalars}
 
 
 def _jackknifed(estimate: Estimate, left_out: torch.Tensor) -> Estimate:
     """value ± t √((G−1)/G Σ(θ_(g) − mean)²) over the values θ_(g) without group g (Efron 1982)."""
     num = len(left_out)
-    deviation = float((left_out.double() - left_out.double().mean()).square().sum() * (num - 1) / num) ** 0.5
+    deviation = float((left_out - left_out.mean()).square().sum() * (num - 1) / num) ** 0.5
     reach = float(stdtrit(num - 1, 0.975)) * deviation
     return replace(estimate, interval=(float(estimate.value) - reach, float(estimate.value) + reach))
 

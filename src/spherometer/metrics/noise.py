@@ -12,6 +12,8 @@ from spherometer.metrics.options import check_batch_size, check_count, check_pos
 from spherometer.metrics.registry import metric
 from spherometer.metrics.sample_pool import SamplePool, check_separate
 from spherometer.operators import HessianVariance, random_gradient
+from spherometer.problems import Piece
+from spherometer.problems.losses import num_slopes
 from spherometer.problems.modes import differentiating
 from spherometer.problems.weights import flatten
 from spherometer.values import Estimate, Status
@@ -50,7 +52,7 @@ def gradient_ratio(bench: Bench, *, batch_size: int = 1, replacement: bool = Fal
 )
 def sampled_gradient_ratio(bench: Bench, *, batch_size: int = 1, num: int = 100, replacement: bool = False) -> Estimate:
     """The gradient ratio from `num` batches drawn at random, as a check of the closed form; a sample is drawn whole,
-    with all its tokens.
+    with all its tokens, and only if one of them is not ignored.
     """
     check_count("num", num, 2, "a standard error needs at least two batches")
     pool, stream = SamplePool(bench.problem), bench.generator("sampled gradient ratio")
@@ -156,8 +158,8 @@ def _gradient_forms(
     bench: Bench, num: int, noise: float, base: tuple[float, float], rtol: float
 ) -> tuple[Tensor, bool]:
     """(g'Hg, ‖g‖²) of every single gradient when there are few, else of random sums of them with the same mean."""
-    singles = list(bench.problem.pieces(1)) if bench.num_samples <= num else []
-    if singles and len(singles) == bench.num_samples:
+    singles = _single_terms(bench) if bench.num_samples <= num else []
+    if singles:
         state, rows = bench.problem.state(bench.weights), []
         for piece in singles:
             with differentiating():
@@ -175,6 +177,16 @@ def _gradient_forms(
             if bottom > 0 and _ratio_error(pairs, noise, top / bottom, bottom) <= rtol * abs(top / bottom):
                 break
     return pairs, False
+
+
+def _single_terms(bench: Bench) -> list[Piece]:
+    """The samples that count, if each has one term; else none."""
+    problem, state = bench.problem, bench.problem.state(bench.weights)
+    with torch.no_grad():
+        parts = [(piece, problem.evaluate(state, piece)) for piece in problem.pieces(1)]
+    sizes = [(piece, num_slopes(problem.loss, part.outputs, part.targets)) for piece, part in parts]
+    counted = [(piece, size) for piece, size in sizes if size]
+    return [piece for piece, size in counted if size == 1] if all(size == 1 for _, size in counted) else []
 
 
 def _with_noise(base: tuple[float, float], pairs: Tensor, noise: float) -> tuple[float, float]:

@@ -17,6 +17,7 @@ from spherometer.metrics.sample_norms import layer_note, layer_trial
 from spherometer.operators.features import features
 from spherometer.operators.layer_norms import is_convolution
 from spherometer.problems import Problem
+from spherometer.problems.losses import ignored_class
 from spherometer.values import Estimate, Status
 
 
@@ -182,7 +183,7 @@ def _answers(bench: Bench) -> _Answers:
             pairs.append((outputs, targets))
     outputs = torch.cat([part for part, _ in pairs])
     rows = outputs.double().movedim(1, -1).flatten(0, -2)
-    return _Answers(outputs, rows, _labels([part for _, part in pairs], rows), _ignored(problem.loss))
+    return _Answers(outputs, rows, _labels([part for _, part in pairs], rows), ignored_class(problem.loss))
 
 
 def _labels(targets: list[Any], rows: Tensor) -> Tensor | None:
@@ -196,10 +197,6 @@ def _labels(targets: list[Any], rows: Tensor) -> Tensor | None:
             return None
         joined = joined.argmax(1)
     return joined.flatten() if joined.numel() == len(rows) else None
-
-
-def _ignored(loss: Any) -> int:
-    return int(getattr(loss, "ignore_index", -100))
 
 
 def _collected(parts: dict[str, Estimate], note: str) -> Estimate:

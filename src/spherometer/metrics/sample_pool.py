@@ -10,10 +10,11 @@ from torch import Generator, Tensor
 
 from spherometer.problems import Problem
 from spherometer.problems.batches import map_tensors, num_samples
+from spherometer.problems.losses import counted_terms
 
 
 class SamplePool:
-    """All samples of a problem, numbered through its batches, any of which can be put together as one batch."""
+    """All samples with a loss term, numbered through the batches, any of which can be put together as one batch."""
 
     def __init__(self, problem: Problem) -> None:
         self._batches = list(problem.batches)
@@ -22,17 +23,19 @@ class SamplePool:
             raise ValueError("expected batches whose tensors share a first axis of samples, got one whose do not")
         check_separate(problem, sum(sizes))
         self._ends = torch.tensor(sizes).cumsum(0)
+        self._places = _counted(problem, sizes).nonzero().flatten()  # of the samples of this pool among all
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return len(self._places)
 
     def batch(self, indices: Tensor) -> Any:
         """The samples of these numbers as one batch."""
-        homes = torch.bucketize(indices, self._ends, right=True)
+        places = self._places[indices]
+        homes = torch.bucketize(places, self._ends, right=True)
         parts = []
         for home in homes.unique().tolist():
             first = int(self._ends[home - 1]) if home else 0
-            parts.append(_rows(self._batches[home], indices[homes == home] - first))
+            parts.append(_rows(self._batches[home], places[homes == home] - first))
         return _joined(parts)
 
     def draw(self, size: int, generator: Generator, *, replacement: bool) -> Any:
@@ -44,6 +47,19 @@ class SamplePool:
     def cut(self, size: int) -> list[Any]:
         """All samples in order, in batches of `size`, the last one perhaps smaller."""
         return [self.batch(rows) for rows in torch.arange(len(self)).split(size)]
+
+
+def _counted(problem: Problem, sizes: list[int]) -> Tensor:
+    """Which samples have a target that is not ignored."""
+    state, found = problem.state(), []
+    with torch.no_grad():
+        for piece, size in zip(problem.pieces(), sizes, strict=True):
+            counted = counted_terms(problem.loss, *problem.outputs(state, piece))
+            if counted is None or len(counted) != size:
+                found.append(torch.ones(size, dtype=torch.bool))
+            else:
+                found.append(counted.cpu().flatten(1).bool().any(1))
+    return torch.cat(found)
 
 
 def check_separate(problem: Problem, num: int) -> None:

@@ -106,12 +106,14 @@ def shift_loss(bench: Bench, *, distance: float = 1.0, rtol: float = 0.02) -> Es
     """
     check_positive("distance", distance, "it is the length of the shift of the weights")
     trace, top = bench.trace("hessian", rtol), bench.extreme("hessian", rtol=min(rtol, 1e-3))
-    factors = (distance**2 / (2 * bench.problem.num_parameters), distance**2 / 2)
+    factors = torch.tensor([distance**2 / (2 * bench.problem.num_parameters), distance**2 / 2], dtype=torch.float64)
     slope = float(bench.gradient.norm()) * distance
+    pairs = ((trace.value, top.value[0]), (trace.error, top.error[0]))  # type: ignore[index]
+    value, error = torch.tensor([[float(entry) for entry in pair] for pair in pairs], dtype=torch.float64) * factors
     return replace(
         trace,
-        value=torch.tensor([factors[0] * float(trace.value), factors[1] * float(top.value[0])]),  # type: ignore[index]
-        error=torch.tensor([factors[0] * float(trace.error), factors[1] * float(top.error[0])]),  # type: ignore[index]
+        value=value,
+        error=error,
         kind=trace.kind if trace.source != "exact" else top.kind,
         source=trace.source if trace.source != "exact" else top.source,
         products=trace.products + top.products,
