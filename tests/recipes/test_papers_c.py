@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 
 import numpy as np
@@ -339,3 +340,52 @@ def test_the_deeper_network_is_shown_again_from_the_middle_on(tmp_path):
     figure = experiment.figure(Results(runs, tmp_path))
     ranges = [(panel.series[0].x[0], panel.series[0].x[-1]) for panel in figure.panels]
     assert ranges == [(0, 1000), (500, 1000)] * 2
+
+
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+@pytest.mark.parametrize("name", IDS)
+def test_told_lengths_of_gradient_descent_are_those_of_the_runs(name, scale):
+    experiment = find_recipe(name).at(scale)
+    said = " ".join(line for line in experiment.departures if "steps of gradient descent" in line)
+    loops = [run.job.settings.get("loop", {}) for run in experiment.runs if "training" not in run.job.settings]
+    told = {int(number.replace(",", "")) for number in re.findall(r"\d[\d,]+(?= steps)|(?<=: )\d,\d+", said)}
+    assert told <= {loop["steps"] for loop in loops if loop.get("batch_size") is None}, said
+
+
+RATIO = 0.25
+
+
+def stochastic(tmp_path, name, ratio=RATIO):
+    """The runs of a recipe with batches at smoke scale: constant curves, ρ_B as given."""
+    experiment = find_recipe(name).at("smoke")
+    rows = {"sharpness": 5.0, "impurity": 0.3, "ones_logit_jacobian": 2.0}
+    runs = []
+    for run in experiment.runs:
+        known = {f"gradient_ratio:batch_size={run.labels['batch']}": ratio} if run.labels["batch"] < 100 else {}
+        rising = {key: value * np.linspace(0.9, 1 + 0.01 * run.labels["seed"], 8) for key, value in rows.items()}
+        runs.append(made(tmp_path, dict(run.labels), **rising, **{key: [value] * 8 for key, value in known.items()}))
+    return experiment, Results(runs, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["C-F17", "C-F18", "C-F19", "C-F20", "C-F24", "C-F25"])
+def test_batches_have_their_own_threshold(name, tmp_path):
+    experiment, results = stochastic(tmp_path, name)
+    series = [one for panel in experiment.figure(results).panels for one in panel.series if "2ρ_B/η" in one.label]
+    assert len(series) == len({run.labels["batch"] for run in results.runs if run.labels["batch"] < 100})
+    for one in series:
+        assert one.style == "dotted"
+        assert one.y == pytest.approx([2 * RATIO / results.runs[0].labels["rate"]] * 8)
+
+
+@pytest.mark.parametrize(("ratio", "answer"), [(0.98, "holds"), (0.5, "fails")])
+def test_the_ratio_of_large_batches_is_measured(tmp_path, ratio, answer):
+    experiment, results = stochastic(tmp_path, "C-F24", ratio)
+    found = {verdict.sentence: verdict.answer for verdict in judge(experiment.claims, results)}
+    assert found["ρ_B of batches of 64 is about 1"] == answer
+
+
+def test_batches_of_different_length_share_an_axis(tmp_path):
+    experiment, results = stochastic(tmp_path, "C-F24")
+    assert all(panel.log_x for panel in experiment.figure(results).panels)
+    (smoothing,) = (line for line in find_recipe("C-F24").at("paper").departures if "running means" in line)
+    assert "20, 1,940, 31,040 steps" in smoothing

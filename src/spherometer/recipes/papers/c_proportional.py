@@ -27,8 +27,8 @@ from spherometer.recipes.papers.c_edge import (
     settings_of,
     together,
 )
-from spherometer.recipes.papers.c_runs import batches, departures, descent_rates, descent_run, seeds
-from spherometer.recipes.papers.c_stochastic import stochastic_run
+from spherometer.recipes.papers.c_runs import batches, departures, descent_rates, descent_run, descent_steps, seeds
+from spherometer.recipes.papers.c_stochastic import lengths, stochastic_run, thresholds
 from spherometer.recipes.recipe import Experiment, Scale, recipe, variant
 from spherometer.recipes.results import Curve, Results, Run
 
@@ -83,9 +83,22 @@ def proportional(
     return Experiment(
         runs=_runs(scale, network, used, batches(scale, batch_sizes)),
         claims=claims if len(batch_sizes) != 1 else claims[:1],
-        figure=partial(_figure, windows=windows[scale] if windows else ()),
-        departures=departures(scale, network, *_thresholds(edge), descent=True),
+        figure=partial(_figure, windows=windows[scale] if windows else (), scale=scale),
+        departures=departures(
+            scale,
+            network,
+            *_thresholds(edge),
+            *_beyond(scale, network, windows[scale] if windows else ()),
+            descent=True,
+            length=lengths(scale, network, batch_sizes) if batch_sizes else None,
+        ),
     )
+
+
+def _beyond(scale: Scale, network: str, windows: Sequence[tuple[int, int]]) -> list[str]:
+    """What is judged and not shown."""
+    shown, steps = max((high for _, high in windows), default=sys.maxsize), descent_steps(scale, network)
+    return [f"judged over all {steps:,} steps, of which {shown:,} are shown as in the paper"] if shown < steps else []
 
 
 def _thresholds(edge: bool) -> list[str]:
@@ -114,15 +127,17 @@ def _constant(sharpness: Curve, other: Curve) -> float:
     return exp(float(np.mean(ratios))) if len(ratios) else nan
 
 
-def _figure(results: Results, *, windows: Sequence[tuple[int, int]]) -> Panels:
+def _figure(results: Results, *, windows: Sequence[tuple[int, int]], scale: Scale) -> Panels:
     panels = [
-        _panel(results, labels, window) for labels in settings_of(results) for window in windows or ((0, sys.maxsize),)
+        _panel(results, labels, window, scale)
+        for labels in settings_of(results)
+        for window in windows or ((0, sys.maxsize),)
     ]
     caption = "Sharpness, and impurity times Jacobian with a constant c fitted to each run."
     return Panels(panels, columns=len(windows) or 3, caption=caption)
 
 
-def _panel(results: Results, labels: Mapping[str, Any], window: tuple[int, int]) -> Panel:
+def _panel(results: Results, labels: Mapping[str, Any], window: tuple[int, int], scale: Scale) -> Panel:
     """Both curves between two steps; the constant is that of the whole run."""
     curves, others = results.curve("sharpness", **labels), weighted_ones(results, **labels)
     constants = [_constant(sharpness, other) for sharpness, other in zip(curves, others, strict=True)]
@@ -136,6 +151,7 @@ def _panel(results: Results, labels: Mapping[str, Any], window: tuple[int, int])
         [
             over_seeds([_between(curve, *window) for curve in curves], "‖H‖"),
             over_seeds([_between(curve, *window) for curve in fitted], "c ⟨λ⁽¹⁾⟩‖⟨J⟩1̂‖²", style="dashed"),
+            *([over_seeds(thresholds(results, scale, labels), "2ρ_B/η", style="dotted")] if size else []),
         ],
         lines=[Line("2/η", y=2 / labels["rate"])],
     )

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from spherometer.figures.panels import Line, Panel, Panels, over_seeds
+from spherometer.figures.panels import Line, Panel, Panels, Series, over_seeds
 from spherometer.recipes.claims import AnyClaim, Claim, Near
 from spherometer.recipes.margins import falling, numbers, rising
 from spherometer.recipes.papers.c_curves import IMPURE, ONES, plateau, square
 from spherometer.recipes.papers.c_edge import edge_claims, settings_of
 from spherometer.recipes.papers.c_runs import batches, departures, descent_rates, descent_run, seeds
-from spherometer.recipes.papers.c_stochastic import SAMPLES, stochastic_run
+from spherometer.recipes.papers.c_stochastic import SAMPLES, lengths, ratio_request, stochastic_run, thresholds
 from spherometer.recipes.recipe import Experiment, Scale, recipe, variant
-from spherometer.recipes.results import Results
+from spherometer.recipes.results import Results, Run
 
 SMOOTH = {"smoke": 2, "laptop": 5, "paper": 20}  # points of the running mean; the paper's is not in the text
 ABOUT = 0.25
@@ -46,22 +47,32 @@ def regularised(
         runs = [stochastic_run(scale, network, used[0], size, seed) for size in sizes for seed in seeds(scale)]
     else:
         runs = [descent_run(scale, network, rate, seed) for rate in used for seed in seeds(scale)]
-    claims: list[AnyClaim] = _claims(source, sizes, whole)
+    claims: list[AnyClaim] = _claims(source, scale, sizes)
     return Experiment(
         runs=runs,
         claims=claims + (edge_claims(source) if network == "cnn6" else []),
-        figure=partial(_figure, smooth=SMOOTH[scale]),
+        figure=partial(_figure, scale=scale),
         departures=departures(
             scale,
             network,
             "the period is taken from where the sharpness has reached 90 % of its highest value: chosen here",
-            f"curves are running means over {SMOOTH[scale]} points: the paper's smoothing is not in the text",
+            *_smoothing(scale, runs),
+            *([f"'ρ_B ≈ 1' and 'as the whole' mean within {ABOUT:g}: chosen here"] if whole in sizes else []),
             descent=True,
+            length=lengths(scale, network, sizes) if sizes else None,
         ),
     )
 
 
-def _claims(source: str, sizes: list[int], whole: int) -> list[AnyClaim]:
+def _smoothing(scale: Scale, runs: Sequence[Run]) -> list[str]:
+    """Over how many points, and steps where runs are not measured equally often."""
+    every = [int(run.job.settings["measurement"]["track_every"]) for run in runs]
+    steps = [f"{SMOOTH[scale] * one:,}" for one in dict.fromkeys(every)]
+    spans = f" ({', '.join(steps)} steps, batch by batch)" if len(steps) > 1 else ""
+    return [f"curves are running means over {SMOOTH[scale]} points{spans}: the paper's smoothing is not in the text"]
+
+
+def _claims(source: str, scale: Scale, sizes: list[int]) -> list[AnyClaim]:
     if not sizes:
         return [
             Claim(
@@ -77,24 +88,33 @@ def _claims(source: str, sizes: list[int], whole: int) -> list[AnyClaim]:
         unit="ln of the factor from the smallest to the largest batch",
         source=f"{source}; 5.3 item 6",
     )
-    if whole not in sizes:
+    if (whole := SAMPLES[scale]) not in sizes:
         return [smaller]
     middle = sorted(sizes)[-2]
     return [
         smaller,
         Near(
-            f"batches of {middle} are as good as the whole: ρ_B ≈ 1",
+            f"batches of {middle} regularise ‖⟨J⟩1̂‖² as little as the whole",
             lambda results: list(
                 np.log(numbers(results, REGULARISED, batch=middle) / numbers(results, REGULARISED, batch=whole))
             ),
             target=0.0,
             tolerance=ABOUT,
+            unit="ln of the factor",
             source=source,
+        ),
+        Near(
+            f"ρ_B of batches of {middle} is about 1",
+            lambda results: plateau(results, ratio_request(scale, middle), batch=middle),
+            target=1.0,
+            tolerance=ABOUT,
+            unit="mean over the active regularisation period",
+            source=f"{source}; C Prop 5.2, Q49",
         ),
     ]
 
 
-def _figure(results: Results, *, smooth: int) -> Panels:
+def _figure(results: Results, *, scale: Scale) -> Panels:
     groups = settings_of(results)
     by = "batch" if "batch" in groups[0] else "rate"
     names = {"batch": "batch", "rate": "η ="}
@@ -104,17 +124,24 @@ def _figure(results: Results, *, smooth: int) -> Panels:
         for place, labels in enumerate(groups):
             curves = results.curve(name, **labels)
             curves = [square(curve) for curve in curves] if squared else curves
-            series.append(over_seeds(curves, f"{names[by]} {labels[by]:g}", smooth, colour=place))
-        return Panel(title, "step", title, series, lines=lines)
+            series.append(over_seeds(curves, f"{names[by]} {labels[by]:g}", SMOOTH[scale], colour=place))
+        return Panel(title, "step", title, series, log_x=by == "batch", lines=lines)
+
+    def threshold(place: int, labels: Mapping[str, Any]) -> Series:
+        curves = thresholds(results, scale, labels)
+        return over_seeds(curves, f"2ρ_B/η, batch {labels['batch']:g}", SMOOTH[scale], style="dotted", colour=place)
 
     edges = [Line(f"2/{rate:g}", y=2 / rate, colour=place) for place, rate in enumerate(results.values("rate"))]
+    batched = [(place, labels) for place, labels in enumerate(groups) if labels.get("batch", np.inf) < SAMPLES[scale]]
+    sharpness = panel("‖H‖", "sharpness", lines=edges)
     return Panels(
         [
-            panel("‖H‖", "sharpness", lines=edges),
+            replace(sharpness, series=[*sharpness.series, *(threshold(*entry) for entry in batched)]),
             panel("‖⟨J⟩1̂‖²", ONES, squared=True),
             panel("⟨λ⁽¹⁾⟩", "impurity", lines=[Line("end of the period", y=IMPURE)]),
         ],
-        caption="Sharpness, mean Jacobian along 1̂ and impurity; running means, mean and deviation over seeds.",
+        caption="Sharpness, mean Jacobian along 1̂ and impurity; running means, mean and deviation over seeds."
+        + (" Dotted: 2ρ_B/η." if batched else ""),
     )
 
 

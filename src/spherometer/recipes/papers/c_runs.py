@@ -138,15 +138,32 @@ def descent_steps(scale: Scale, network: str) -> int:
     return int(at_scale(scale, smoke=20, laptop=500, paper=6000 if network == "cnn6" else 2000))
 
 
+def descent_length(scale: Scale, *networks: str) -> str:
+    """6,000 steps of gradient descent (vgg11: 2,000): the text says until convergence"""
+    first, *others = networks
+    rest = "".join(
+        f", {network}: {descent_steps(scale, network):,}"
+        for network in others
+        if descent_steps(scale, network) != descent_steps(scale, first)
+    )
+    other = f" ({rest[2:]})" if rest else ""
+    return f"{descent_steps(scale, first):,} steps of gradient descent{other}: the text says until convergence"
+
+
 def departures(
     scale: Scale,
     network: str,
     *more: str,
     descent: bool = False,
+    length: Sequence[str] | None = None,
     faster: Mapping[str, float] | None = None,
     num_seeds: str = "three",
 ) -> list[str]:
-    """What all figures of Setting 1 leave open, and what is smaller at this scale."""
+    """What all figures of Setting 1 leave open, and what is smaller at this scale.
+
+    `descent` says that samples and rates are those of gradient descent; `length` tells how long its runs are, where
+    not all are descents of this network.
+    """
     factors: Mapping[str, float] = faster or (DESCENT_FASTER if descent else FASTER)
     if scale == "paper":
         common = [
@@ -154,8 +171,6 @@ def departures(
             "inputs standardised by channel: chosen here, not in the text",
             "curvature on 5,000 samples (the text: 5-25 % of the data)",
         ]
-        steps = f"{descent_steps(scale, network):,} steps of gradient descent: the text says until convergence"
-        common += [steps] if descent else []
     elif scale == "smoke":
         common = ["a 64-16-16-10 network on 100 digits: shows that it runs, and nothing else"]
     else:
@@ -164,4 +179,6 @@ def departures(
             f"learning rates {factors[scale]:g} times the paper's",
             f"batches, where there are, 1/{SMALLER[scale]} of the paper's",
         ]
-    return [*common, *more]
+    if length is None:
+        length = [descent_length(scale, network)] if descent and scale != "smoke" else []
+    return [*common, *length, *more]

@@ -12,7 +12,7 @@ import numpy as np
 from spherometer.figures.panels import Panel, Panels, Series
 from spherometer.figures.trajectory import flattened
 from spherometer.recipes.claims import AnyClaim, Claim
-from spherometer.recipes.papers.c_runs import departures, descent_rates, descent_run, seeds
+from spherometer.recipes.papers.c_runs import departures, descent_length, descent_rates, descent_run, seeds
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe, variant
 from spherometer.recipes.results import Results
 
@@ -45,6 +45,7 @@ def trajectory(scale: Scale, *, all_networks: bool = False) -> Experiment:
             "256 random projections of θ_t; principal components where umap-learn is not installed",
             "oscillation is judged by the cosine of successive steps: chosen here",
             descent=True,
+            length=[] if scale == "smoke" else [descent_length(scale, *networks)],
         ),
     )
 
