@@ -34,10 +34,35 @@ def test_every_recipe_can_be_planned(scale):
         keys = [(run.job.key, tuple(run.labels.items())) for run in experiment.runs]
         assert len(set(keys)) == len(keys), f"{entry.id}: a run is planned twice"
         assert experiment.claims, f"{entry.id}: nothing is claimed"
+        assert len(set(experiment.departures)) == len(experiment.departures), f"{entry.id}: a departure is told twice"
         for claim in experiment.claims:
             assert claim.source, f"{entry.id}: {claim.sentence} has no source"
         if scale != "paper":
             assert experiment.departures, f"{entry.id}: a smaller experiment departs from the paper, and says how"
+
+
+CHOSEN = {  # what papers leave open and recipes have to tell, by words of the departure at paper scale
+    "A-F1": ["loss on a logarithmic axis"],
+    "A-F28": ["1,000 samples"],
+    "A-F29": ["every 391 steps on 1,000 samples"],
+    "A-T2": ["10,000 steps of pretraining", "within 0.1 of the logarithm"],
+    "A-F32": ["10,000 steps of pretraining"],
+    "B-F1": ["training loss is below 0.01"],
+    "B-F2": ["training loss is below 0.01", "within 0.1 of its logarithm"],
+    "B-FH8": ["training loss is below 0.01", "within 0.1 of its logarithm"],
+    "C-F1": ["within 0.03", "0.05 above both ends"],
+    "C-F9": ["0.25 above 1/√n", "below 0.3"],
+    "C-F16": ["judged over all 2,000 steps, of which 1,000 are shown"],
+    "C-F24": ["within 0.25"],
+    "C-F27": ["6,000 steps of gradient descent (vgg11: 2,000, fcn3: 2,000)"],
+    "D-F4": ["batch norm in training mode"],
+}
+
+
+@pytest.mark.parametrize(("name", "words"), CHOSEN.items())
+def test_what_was_chosen_is_told(name, words):
+    told = " / ".join(find_recipe(name).at("paper").departures)
+    assert [word for word in words if word not in told] == [], told
 
 
 def test_a_variant_is_its_parent_with_what_differs():

@@ -103,9 +103,11 @@ def smoothing_panel(results: Results, title: str, name: str, **options: object) 
 
 
 def _departures(scale: Scale, network: str) -> list[str]:
+    axis = "the loss on a logarithmic axis: chosen here"
     if scale == "paper":
-        return ["measured every 5 iterations (the text says 5, 10 or 20)"]
+        return ["measured every 5 iterations (the text says 5, 10 or 20)", axis]
     return [
+        axis,
         *smaller_curve_setting(scale, network, "cifar10"),
         f"{TIME} / learning rate iterations for all instead of those that bring the unsmoothed run to 99 % accuracy",
     ]

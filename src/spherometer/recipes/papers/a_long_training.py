@@ -16,6 +16,7 @@ from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe
 from spherometer.recipes.results import Results, Run, training_run
 
 OUTPUT = "output_frobenius"
+MEASURED = {"smoke": 100, "laptop": 150, "paper": 1000}  # samples
 COLLAPSE = log(10)  # "to zero": at least ten times below the peak
 LEVEL = log(1.5)  # "plateau": from one quarter of training to the next
 SMOOTHED = SMOOTHINGS[1:]
@@ -49,7 +50,7 @@ def first_steps(scale: Scale) -> Experiment:
             ),
         ],
         figure=partial(_figure, caption="SGD in the first epoch, label smoothing α."),
-        departures=_departures(scale, "160 steps (40 epochs) instead of the 391 of an epoch"),
+        departures=_departures(scale, every, "160 steps (40 epochs) instead of the 391 of an epoch"),
     )
 
 
@@ -108,7 +109,7 @@ def long_training(scale: Scale) -> Experiment:
         ],
         figure=partial(_figure, caption="SGD for long, label smoothing α.", log_y=True),
         departures=[
-            *_departures(scale, "150 epochs of 4 steps instead of 90 of 391"),
+            *_departures(scale, every, "150 epochs of 4 steps instead of 90 of 391"),
             "a plateau: within a factor of 1.5 from the third quarter of training to the last; collapse: to a tenth of "
             "the peak; chosen here",
         ],
@@ -129,7 +130,7 @@ def _runs(scale: Scale, length: dict[str, int], every: int) -> list[Run]:
                 "track": ["loss", SOFTMAXED, OUTPUT],
                 "track_batch_statistics": ["sharpness"],
                 "track_every": every,
-                "track_num": at_scale(scale, smoke=100, laptop=150, paper=1000),
+                "track_num": MEASURED[scale],
             },
         )
         for smoothing in SMOOTHINGS
@@ -171,10 +172,12 @@ def _figure(results: Results, *, caption: str, log_y: bool = False) -> Panels:
     )
 
 
-def _departures(scale: Scale, length: str) -> list[str]:
+def _departures(scale: Scale, every: int, length: str) -> list[str]:
     told = [
         "learning rate 0.1 and smoothing 0, 0.5, 0.75 are not stated: those of B.1 and B.2 (A-e15)",
         "momentum 0.9, no weight decay and a constant rate: chosen here, not in the text",
+        f"measured every {every} steps on {MEASURED[scale]:,} samples"
+        + ("" if scale != "paper" else ", of which the text has the 5 steps" if every == 5 else ": not in the text"),
     ]
     return (
         told

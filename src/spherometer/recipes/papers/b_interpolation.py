@@ -9,7 +9,14 @@ import numpy as np
 
 from spherometer.figures.panels import Panel, Panels, over_seeds
 from spherometer.recipes.claims import AnyClaim, Claim, Near
-from spherometer.recipes.interpolation import by_seed, correlation, early_fall, fall_after_interpolation, late_fall
+from spherometer.recipes.interpolation import (
+    INTERPOLATED,
+    by_seed,
+    correlation,
+    early_fall,
+    fall_after_interpolation,
+    late_fall,
+)
 from spherometer.recipes.margins import falling, rising
 from spherometer.recipes.papers.b_learners import FASTER, LEARNERS, STAND_INS, open_choices, rate_at
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe, variant
@@ -17,6 +24,7 @@ from spherometer.recipes.results import Results, Run, training_run
 
 RATES, BATCHES = (0.05, 0.1, 0.2), (8, 20, 32)
 STALLED = 0.1  # of ln S over the last half of training
+STAYS = f"S 'stays as it is' within {STALLED:g} of its logarithm: chosen here"
 
 
 def train(scale: Scale, network: str, labels: dict[str, Any], *, rate: float, batch: int) -> Run:
@@ -81,7 +89,9 @@ def over_batches(scale: Scale, *, network: str = "vgg11") -> Experiment:
     name = "B-F2" if network == "vgg11" else "B-FH8"
     claims = _ordered("a smaller batch", partial(rising, over="batch"), f"{name}; 5.3 item 5")
     claims += _stalls(name, batch=BATCHES[-1]) if network == "vgg11" else [*_stalls(name), *_tracks(name)]
-    return Experiment(runs, claims, partial(_figure, over="batch", shown="batch"), departures_of(scale, network))
+    return Experiment(
+        runs, claims, partial(_figure, over="batch", shown="batch"), [*departures_of(scale, network), STAYS]
+    )
 
 
 def seeds_of(scale: Scale) -> range:
@@ -180,7 +190,10 @@ def _figure(results: Results, *, over: str, shown: str) -> Panels:
 
 def departures_of(scale: Scale, network: str) -> list[str]:
     """What differs from the paper, and what its text leaves open."""
-    chosen = ["log volume is the mean over samples of ½ log det (the text leaves it open)"]
+    chosen = [
+        "log volume is the mean over samples of ½ log det (the text leaves it open)",
+        f"interpolation begins where the training loss is below {INTERPOLATED:g}: chosen here",
+    ]
     if network == "vgg11":
         chosen.append("one output for each of the two classes, compared with one-hot targets (not in the text)")
     if scale == "paper":

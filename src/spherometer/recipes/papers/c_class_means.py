@@ -19,6 +19,10 @@ NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse"
 SHOWN = ((5, 1),)  # dog and automobile, C Fig 9
 OPPOSED = ((0, 8), (1, 9), (5, 3), (4, 2))  # airplane-ship, automobile-truck, dog-cat, deer-bird: C Fig 31, C-e9
 CONCENTRATED, ORTHOGONAL = 0.25, 0.3
+JUDGED = (
+    f"'concentrated' means a mean length {CONCENTRATED:g} above 1/√n, 'mostly orthogonal' a mean |cos| below "
+    f"{ORTHOGONAL:g}: chosen here"
+)
 
 
 @recipe(
@@ -58,7 +62,9 @@ def class_means(scale: Scale, *, pairs: tuple[tuple[int, int], ...] = SHOWN) -> 
         runs=[*tracked, plane_run(scale, "cnn6", step)],
         claims=opposition if many else [concentration, orthogonality, *opposition],
         figure=partial(_planes_figure, pairs=pairs, step=step, cosines=not many),
-        departures=_departures(scale, f"step {step}" + (" (1000 in the paper)" if scale != "paper" else "")),
+        departures=_departures(
+            scale, f"step {step}" + (" (1000 in the paper)" if scale != "paper" else ""), *([] if many else [JUDGED])
+        ),
     )
 
 
@@ -167,7 +173,7 @@ def cosines_over_training(scale: Scale) -> Experiment:
             [_cosine_panel(results, step) for step in steps],
             caption="Cosines of the class means of m; mean over seeds.",
         ),
-        departures=_departures(scale, f"steps {', '.join(map(str, steps))}"),
+        departures=_departures(scale, f"steps {', '.join(map(str, steps))}", JUDGED),
     )
 
 
@@ -222,5 +228,5 @@ def concentration_over_training(scale: Scale) -> Experiment:
             ),
         ],
         figure=figure,
-        departures=_departures(scale),
+        departures=_departures(scale, JUDGED),
     )

@@ -71,8 +71,7 @@ def search_table(scale: Scale) -> Experiment:
         ],
         figure=partial(_search_figure, wide=wide),
         departures=[
-            *simple_departures(scale),
-            *wide_departures(scale),
+            *dict.fromkeys([*simple_departures(scale), *wide_departures(scale)]),
             "SimpleCNN rows use the simple EJR, though the title says efficient (C-e11)",
         ],
         table=partial(_search_table, rows=(small, full), wide=wide),

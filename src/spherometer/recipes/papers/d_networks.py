@@ -89,6 +89,7 @@ NETWORKS = {
         paper={"data": CIFAR100, "model": {"model": "preresnet164"}},
         laptop={"data": {"data": "digits", "num": 1000}, "model": {"model": "preresnet164", "depth": 11, "width": 4}},
         smoke=SMALL,
+        chosen=["curvature with batch norm in training mode, as in D-F5: of D-F4 the text does not say"],
         stand_in="PreResNet-11 of width 4 on 1,000 digits instead of PreResNet-164 on CIFAR-100",
         epochs=(300, 60),
         batchnorm=True,
