@@ -5,7 +5,8 @@ from __future__ import annotations
 import tomllib
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from spherometer.commands.errors import UsageError
 from spherometer.training.settings import Settings, names_by_table
@@ -35,6 +36,7 @@ def read_configuration(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: expected a TOML file, got {error}", "train") from None
     known, flat = names_by_table(), {}
+    kinds = {table: get_type_hints(type(getattr(Settings(), table))) for table in known}
     for table, entries in content.items():
         if table not in known:
             raise UsageError(f"{path}: no table is called [{table}]; {suggest(table, known)}", "train")
@@ -45,8 +47,27 @@ def read_configuration(path: Path) -> dict[str, Any]:
         for name, value in entries.items():
             if name not in known[table]:
                 raise UsageError(f"{path}: [{table}] has no {name!r}; {suggest(name, known[table])}", "train")
+            if not _is_a(value, kinds[table][name]):
+                raise UsageError(f"{path}: {name}: expected {_told(kinds[table][name])}, got {value!r}", "train")
             flat[name] = value
     return flat
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    """Whether a value of TOML is of a kind of setting: whole numbers are numbers, texts are paths, lists are tuples."""
+    if get_origin(kind) is UnionType:
+        return any(_is_a(value, each) for each in get_args(kind))
+    if get_origin(kind) is tuple:
+        return isinstance(value, list) and all(_is_a(each, get_args(kind)[0]) for each in value)
+    return type(value) in {float: (float, int), Path: (str,)}.get(kind, (kind,))
+
+
+def _told(kind: Any) -> str:
+    """A kind of setting in words."""
+    words = {float: "a number", int: "a whole number", str: "a text", bool: "true or false", Path: "a text"}
+    if get_origin(kind) is UnionType:
+        return _told(get_args(kind)[0])
+    return f"a list, of {_told(get_args(kind)[0])} each" if get_origin(kind) is tuple else words[kind]
 
 
 def _as_words(option: str, value: Any, *, is_flag: bool) -> list[str]:

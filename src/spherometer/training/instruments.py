@@ -24,7 +24,16 @@ BATCH_STATISTICS = "batch"  # before the names of rows with batch norm in traini
 FULL_PASS = 1000  # samples in a batch of a measurement on more than that
 
 
-def tracker_of(parts: Assembly, run: RunWriter) -> Tracker | None:
+def try_options(parts: Assembly) -> None:
+    """Measure what is tracked with options once, so that a wrong one is told before anything is written."""
+    wanted = parts.settings.measurement
+    if any(":" in name for name in (*wanted.track, *wanted.track_batch_statistics, *wanted.track_example)):
+        tracker = tracker_of(parts, None)
+        assert tracker is not None
+        tracker.step(parts.training.optimizer, step=0)
+
+
+def tracker_of(parts: Assembly, run: RunWriter | None) -> Tracker | None:
     """The tracker that the settings ask for, writing into the run; None where they ask for nothing."""
     wanted = parts.settings.measurement
     asked = (*wanted.track, *wanted.track_batch_statistics, *wanted.track_example)

@@ -16,7 +16,7 @@ from spherometer.training.adversaries import PGD, AutoAttack, robust_accuracy
 from spherometer.training.assembly import Assembly, assemble
 from spherometer.training.checkpoints import load_checkpoint, save_checkpoint
 from spherometer.training.evaluation import Score, evaluate
-from spherometer.training.instruments import final_rows, tracker_of
+from spherometer.training.instruments import final_rows, tracker_of, try_options
 from spherometer.training.loop import Step
 from spherometer.training.progress import watched
 from spherometer.training.settings import Settings
@@ -56,11 +56,11 @@ def perform(settings: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
 
 def train_in_folder(settings: Settings, folder: Path, *, show: bool = True) -> Trained:
     """Train into a run folder, from the start or from its last checkpoint; `show` a progress bar on a terminal."""
-    told = _settings_told(settings, folder)
+    told, resume = _settings_told(settings, folder), RunReader(folder).exists
     parts = assemble(settings)  # wrong names and missing data are told before anything is written
-    with RunWriter(
-        folder, settings=told, seed=settings.loop.seed, title="train", resume=RunReader(folder).exists
-    ) as run:
+    if not resume:
+        try_options(parts)
+    with RunWriter(folder, settings=told, seed=settings.loop.seed, title="train", resume=resume) as run:
         tracker = tracker_of(parts, run)
         beside = load_checkpoint(parts.training, folder / CHECKPOINTS)
         if beside and tracker is not None:
