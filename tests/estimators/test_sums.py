@@ -215,3 +215,11 @@ def test_samples_of_the_trace_give_way_to_the_exact_sum_where_that_is_cheaper():
     quiet = trace(BySamples(matrix, spread=0.01 * truth))
     assert (quiet.source, bool(quiet.status)) == ("random vectors", True)
     assert not trace(BySamples(matrix, spread=truth), max_products=200).status
+
+
+def test_diagonal_is_read_off_up_to_the_size_asked_for():
+    matrix = MATRICES["bulk"]
+    estimate = diagonal(matrix, small=300)
+    assert (estimate.source, estimate.products) == ("exact", 300)
+    assert torch.allclose(estimate.value, matrix.diagonal(), rtol=1e-12)
+    assert diagonal(matrix, rtol=0.2).source == "random vectors"

@@ -11,7 +11,6 @@ from metric_cases import (
     assert_within,
     one,
     problem_and_twin,
-    samples,
 )
 from scipy.optimize import minimize
 from torch import nn
@@ -162,19 +161,57 @@ def test_normalised_sharpness_is_the_minimum_found_by_a_general_minimiser(name):
     assert halved.value == pytest.approx(found.value / 2)
 
 
-def test_normalised_sharpness_from_random_vectors_lies_a_little_above_the_minimum():
-    """The scales are found from a noisy diagonal; with them the sum itself is measured with an honest error bar."""
+def tanh_network(width: int, *, scale: float, steps: int) -> Problem:
+    """6-width-width-3, its weights scaled, then trained by gradient descent."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 3)).double()
-    problem = Problem(model, nn.CrossEntropyLoss(), samples("tanh", 40))
-    diagonal = problem.split(Hessian(problem).dense().diagonal().clamp(min=0))
-    weights = {name: weight.detach() for name, weight in model.named_parameters() if weight.ndim > 1}
-    truth = sum(rescaled_minimum(weight, diagonal[name], 1000).minimum for name, weight in weights.items())
-    found = one(problem, "normalised_sharpness")
-    assert found.source == "random vectors"
-    assert 0.98 * truth - 4 * found.error <= found.value <= 1.1 * truth + 4 * found.error
-    assert found.error <= 0.02 * truth
+        layers = [nn.Linear(6, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 3)]
+        model, inputs, targets = nn.Sequential(*layers).double(), torch.randn(24, 6).double(), torch.randint(3, (24,))
+    problem = Problem(model, nn.CrossEntropyLoss(), (inputs, targets))
+    for weight in model.parameters():
+        weight.data *= scale
+    for _ in range(steps):
+        gradient = problem.gradient_at().split([weight.numel() for weight in model.parameters()])
+        for weight, part in zip(model.parameters(), gradient, strict=True):
+            weight.data -= 0.3 * part.view_as(weight)
+    return problem
+
+
+def dense_minimum(problem: Problem) -> tuple[float, int]:
+    """Eq 36 for the dense diagonal with negative entries as zero, by L-BFGS, and how many of these there are."""
+    diagonal = problem.split(Hessian(problem).dense().diagonal())
+    weights = {name: weight for name, weight in problem.split(problem.state().vector).items() if weight.ndim > 1}
+    negative = sum(int((diagonal[name] < 0).sum()) for name in weights)
+    return sum(
+        minimised(weight.square()[..., None], diagonal[name].clamp(min=0)) for name, weight in weights.items()
+    ), negative
+
+
+@pytest.mark.parametrize(("scale", "steps"), [(2.0, 0), (1.0, 0), (1.0, 400)])
+def test_normalised_sharpness_of_a_smooth_network_is_exact_up_to_a_thousand_weights(scale, steps):
+    problem = tanh_network(10, scale=scale, steps=steps)
+    truth, negative = dense_minimum(problem)
+    found = one(problem, "normalised_sharpness:steps=1000")
+    assert problem.num_parameters == 213
+    assert (found.source, found.error) == ("exact", 0)
+    assert found.value == pytest.approx(truth, rel=1e-4)
+    assert ("are negative" in found.note) == (negative > 0)
+    assert not negative or f"{negative} H_ij are negative" in found.note
+
+
+@pytest.mark.parametrize(("scale", "steps", "reached"), [(2.0, 0, False), (1.0, 0, False), (1.0, 300, True)])
+def test_normalised_sharpness_from_random_vectors_has_a_bar_for_its_scales_too(scale, steps, reached):
+    problem = tanh_network(30, scale=scale, steps=steps)
+    truth, _ = dense_minimum(problem)
+    assert problem.num_parameters > 1000
+    for seed in range(4):
+        found = one(problem, "normalised_sharpness", seed)
+        assert found.source == "random vectors"
+        assert_within(found, truth, limit=3)
+        assert bool(found.status) == reached
+        assert (float(found.error) <= 0.02 * truth) == reached
+        assert float(found.error) <= 0.4 * truth
+        assert "random vectors" in found.note
 
 
 def minimised(squares, curvature):

@@ -15,12 +15,14 @@ from spherometer.estimators.samples import student_factor
 from spherometer.values import Estimate, Status
 
 
-def diagonal(operator: MatrixLike, *, rtol: float = 0.1, max_products: int = 1000, seed: int = 0) -> Estimate:
+def diagonal(
+    operator: MatrixLike, *, rtol: float = 0.1, max_products: int = 1000, small: int = SMALL, seed: int = 0
+) -> Estimate:
     """diag A = E[v ∘ Av] for independent signs v, with a standard error for each entry; stops at ‖error‖ ≤
     rtol·‖diagonal‖.
 
-    An operator that knows its diagonal is asked first; a matrix with fewer rows than probes are needed is read off
-    column by column. Bekas, Kokiopoulou, Saad (2007).
+    An operator that knows its diagonal is asked first; a matrix of up to `small` rows, or with fewer rows than probes
+    are needed, is read off column by column. Bekas, Kokiopoulou, Saad (2007).
 
     Example:
         >>> diagonal(torch.tensor([[2.0, 1.0], [1.0, 3.0]])).value
@@ -35,7 +37,7 @@ def diagonal(operator: MatrixLike, *, rtol: float = 0.1, max_products: int = 100
     known = matrix.exact_diagonal()
     if known is not None:
         return Estimate(known, torch.zeros_like(known), seconds=time.perf_counter() - began)
-    if matrix.num_rows <= SMALL:
+    if matrix.num_rows <= small:
         return _read_off(matrix, began)
     return _sampled(matrix, rtol, max_products, seed, began)
 

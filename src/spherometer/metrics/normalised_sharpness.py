@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import hypot
 from typing import NamedTuple
 
 import torch
@@ -16,16 +17,15 @@ from spherometer.operators import Rescaled
 from spherometer.values import Estimate, Status
 
 FINISHED = 1e-6  # a relative fall of the minimum that no longer matters
-NUM_PROBES = (
-    64  # from which the scales are found where the diagonal is not known: 1 % above the minimum on a tanh network
-)
+READ_OFF = 1000  # weights up to which the diagonal is read off, one product each
+NUM_VECTORS = 256  # from which the scales are found beyond that
 
 
 @metric(
     symbol="min_{σ,σ'} Ŝ",
-    formula="Σ_l min_{σ,σ'} Σ_ij [H_ij (σ_iσ'_j)² + W_ij² / (4λ² (σ_iσ'_j)²)], λ = scale",
+    formula="Σ_l min_{σ,σ'} Σ_ij [max(H_ij, 0) (σ_iσ'_j)² + W_ij² / (4λ² (σ_iσ'_j)²)], λ = scale",
     source="B Eq 36 (Tsuzuku et al. 2020); Q63",
-    cost="exact by C backward passes for ReLU networks (T12), else 64 products and as hessian_trace",
+    cost="exact by C backward passes for ReLU networks (T12) or P ≤ 1000 products; else 256 and as hessian_trace",
     unit="loss^½",
 )
 def normalised_sharpness(bench: Bench, *, scale: float = 1.0, steps: int = 100, rtol: float = 0.02) -> Estimate:
@@ -33,49 +33,77 @@ def normalised_sharpness(bench: Bench, *, scale: float = 1.0, steps: int = 100, 
 
     H_ij is the diagonal of the Hessian; a kernel is summed over its window. For fixed σ' the best σ is known in closed
     form, and the sum is convex in the logarithms, so alternating finds the minimum; it is proportional to 1/λ.
-    Negative H_ij make it unbounded: they count as zero, and the note tells how many there are. Where the diagonal is
-    only estimated, the scales come from that and the sum is then measured with them, negative H_ij as they are: its
-    error bar is honest, and without negative ones it lies a little above the minimum. Parameters with fewer than two
-    axes are left out.
+    Negative H_ij make it unbounded: they count as zero, and the note tells how many there are. Parameters with fewer
+    than two axes are left out.
+
+    Where the diagonal is only estimated, scales and signs come from random vectors, and the sum is then measured with
+    them by others. Signs that are taken wrong only lower that sum, while noise that passes for curvature raises the
+    minimum of the estimated diagonal itself: the error bar holds half the difference.
     """
     check_positive("scale", scale, "it is the λ of Eq 36")
     check_count("steps", steps, 1, "each is one update of σ and σ'")
-    rough = diagonal(bench.hessian, rtol=rtol, max_products=NUM_PROBES, seed=bench.seed)
-    curvature = bench.problem.split(torch.as_tensor(rough.value).double().clamp(min=0))
-    fits = {
-        name: rescaled_minimum(weight.double(), curvature[name], steps)
-        for name, weight in bench.tensors.items()
-        if weight.ndim > 1
-    }
-    found = _measured(bench, rough, fits, rtol).scaled(1 / scale)
-    falling = sum(fit.fall for fit in fits.values())
+    known = _known_diagonal(bench)
+    found, falling = _estimated(bench, steps, rtol) if known is None else _exact(bench, known, steps)
     if falling > FINISHED * abs(float(found.value)):
         message = f"still falling by {falling:.2g} in the last of {steps} steps: raise steps"
         found = replace(found, status=Status(False, message))
-    negative = _num_negative(bench, rough, fits)
-    below = f"{negative} H_ij are negative, where the minimum counts zero" if negative else ""
-    return replace(found, note="; ".join(part for part in (f"λ = {scale:g}", below, found.note) if part))
+    note = f"λ = {scale:g}; {found.note}" if found.note else f"λ = {scale:g}"
+    return replace(found.scaled(1 / scale), note=note)
 
 
-def _num_negative(bench: Bench, rough: Estimate, fits: dict[str, Fit]) -> int:
-    parts = bench.problem.split(torch.as_tensor(rough.value))
-    return sum(int((parts[name] < 0).sum()) for name in fits)
+def _known_diagonal(bench: Bench) -> Estimate | None:
+    """diag H without chance, where that is affordable."""
+    if bench.problem.num_parameters <= READ_OFF:
+        return diagonal(bench.hessian, small=READ_OFF)
+    known = bench.hessian.exact_diagonal()
+    return None if known is None else Estimate(known)
 
 
-def _measured(bench: Bench, rough: Estimate, fits: dict[str, Fit], rtol: float) -> Estimate:
-    """The sum at the scales of the fits: as it stands for an exact diagonal, else with Tr(S H S) measured."""
-    if rough.source == "exact":
-        return Estimate(sum(fit.minimum for fit in fits.values()), products=rough.products)
-    parts = [
-        fits[name].products.reshape(*weight.shape[:2], *[1] * (weight.ndim - 2)).expand_as(weight).reshape(-1)
-        if name in fits
-        else torch.zeros(weight.numel(), dtype=torch.float64, device=weight.device)
-        for name, weight in bench.tensors.items()
-    ]
-    push = trace(Rescaled(bench.hessian, torch.cat(parts).sqrt()), rtol=rtol, seed=bench.seed)
+def _fits(bench: Bench, curvature: Tensor, steps: int) -> dict[str, Fit]:
+    """The best scales of every weight matrix for this diagonal, negative entries as zero."""
+    parts = bench.problem.split(curvature.double().clamp(min=0))
+    matrices = {name: weight.double() for name, weight in bench.tensors.items() if weight.ndim > 1}
+    return {name: rescaled_minimum(weight, parts[name], steps) for name, weight in matrices.items()}
+
+
+def _exact(bench: Bench, known: Estimate, steps: int) -> tuple[Estimate, float]:
+    """The minimum for a diagonal that is known, and its fall in the last step."""
+    curvature = torch.as_tensor(known.value)
+    fits, parts = _fits(bench, curvature, steps), bench.problem.split(curvature)
+    negative = sum(int((parts[name] < 0).sum()) for name in fits)
+    note = f"{negative} H_ij are negative, where the minimum counts zero" if negative else ""
+    found = Estimate(sum(fit.minimum for fit in fits.values()), products=known.products, note=note)
+    return found, sum(fit.fall for fit in fits.values())
+
+
+def _estimated(bench: Bench, steps: int, rtol: float) -> tuple[Estimate, float]:
+    """Tr(S H S) plus the pull of the weights at scales S from random vectors, and the fall in the last step.
+
+    H_jj = G_jj + (H − G)_jj: where the first is known, chance is left with the second only.
+    """
+    known = bench.gauss_newton.exact_diagonal()
+    matrix = bench.hessian if known is None else bench.residual
+    rough = diagonal(matrix, rtol=1e-6, max_products=NUM_VECTORS, seed=bench.seed)
+    curvature = torch.as_tensor(rough.value) + (0.0 if known is None else known)
+    fits = _fits(bench, curvature, steps)
+    squares = torch.cat([_squared_scales(weight, fits.get(name)) for name, weight in bench.tensors.items()])
+    push = trace(Rescaled(bench.hessian, (squares * (curvature > 0)).sqrt()), rtol=rtol, seed=bench.seed)
     value = float(push.value) + sum(fit.pull for fit in fits.values())
-    note = f"scales from a diagonal of {rough.products} random vectors: a little above the minimum"
-    return replace(push, value=value, products=push.products + rough.products, note=note)
+    minimum, products = sum(fit.minimum for fit in fits.values()), push.products + rough.products
+    error = hypot(float(push.error), (minimum - value) / 2)
+    message = f"asked for rtol={rtol:g}, {NUM_VECTORS} random vectors leave {error:.2g}: ask for a larger rtol"
+    status = Status() if error <= rtol * abs(value) else Status(False, message)
+    vectors = f"scales from {NUM_VECTORS} random vectors, whose own minimum is {minimum:.4g}"
+    note = f"{vectors}; H_ij that they show as negative count as zero"
+    found = Estimate(value, error, "standard error", "random vectors", products, status=status, note=note)
+    return found, sum(fit.fall for fit in fits.values())
+
+
+def _squared_scales(weight: Tensor, fit: Fit | None) -> Tensor:
+    """a_i b_j for every entry of a parameter tensor, flat; 0 where it has no fit."""
+    if fit is None:
+        return torch.zeros(weight.numel(), dtype=torch.float64, device=weight.device)
+    return fit.products.reshape(*weight.shape[:2], *[1] * (weight.ndim - 2)).expand_as(weight).reshape(-1)
 
 
 class Fit(NamedTuple):
