@@ -59,9 +59,11 @@ def hidden(root, jobs):
     folders = [job.folder(root) for job in jobs if job.folder(root).exists()]
     for path in folders:
         path.rename(path.with_name(f"hidden-{path.name}"))
-    yield
-    for path in folders:
-        path.with_name(f"hidden-{path.name}").rename(path)
+    try:
+        yield
+    finally:
+        for path in folders:
+            path.with_name(f"hidden-{path.name}").rename(path)
 
 
 def setting(run):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+
 import numpy as np
 import pytest
 
@@ -223,3 +225,10 @@ def test_smoke(name, tmp_path):
     result = perform(find_recipe(name), "smoke", tmp_path, lambda jobs: done_here(jobs, tmp_path))
     assert {run["state"] for run in result.runs} == {"done"}
     assert all(np.isfinite(verdict.effect) for verdict in result.verdicts)
+    if name == "B-FG6":
+        networks = b_correlations.table(Results(find_recipe(name).at("smoke").runs, tmp_path))
+        with (tmp_path / "recipes" / f"{name}.smoke" / "data.csv").open(encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if row["kind"] == "point"]
+        for column, values in networks.items():
+            axis, panel = ("x", "D_PR over gap") if column == "gap" else ("y", f"{column} over gap")
+            assert [float(row[axis]) for row in rows if row["panel"] == panel] == pytest.approx(values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spherometer.figures.panels import HeatPanel, Panels
+from spherometer.figures.panels import HeatPanel, Panel, Panels, Series
 from spherometer.recipes.claims import AnyClaim, Correlation, Stronger, Weak
 from spherometer.recipes.papers.b_learners import FASTER, LEARNERS, STAND_INS, open_choices, rate_at
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe, variant
@@ -23,6 +23,14 @@ MEASURED = (
     "relative_flatness",
 )
 COLUMNS = ("D_PR", "√S", "log volume", "MLS", "NMLS", "gap", "bound C", "bound D", "Eq 12 bound", "κ")
+SCATTERED = [("gap", name) for name in COLUMNS if name != "gap"]
+SCATTERED += [
+    ("√S", "log volume"),
+    ("MLS", "log volume"),
+    ("MLS", "bound C"),
+    ("MLS", "bound D"),
+    ("NMLS", "Eq 12 bound"),
+]
 
 STEPS = {"vgg11": 2000, "mlp4": 3000, "lenet": 1200}
 
@@ -153,13 +161,26 @@ def _figure(results: Results) -> Panels:
         high=[[cell.high for cell in row] for row in cells],
         numbers=True,
     )
-    return Panels([panel], columns=1, caption="Each network has its own learning rate, batch size and seed.")
+    return Panels(
+        [panel, *_scatter(found)],
+        columns=3,
+        caption="Each network has its own learning rate, batch size and seed. All correlations, then the networks.",
+    )
+
+
+def _scatter(found: dict[str, list[float]]) -> list[Panel]:
+    """A point for each network, in their order."""
+    return [
+        Panel(f"{other} over {one}", one, other, [Series("", found[one], found[other], style="markers")])
+        for one, other in SCATTERED
+    ]
 
 
 def _departures(scale: Scale, network: str, num: int) -> list[str]:
     chosen = [
         "learning rates drawn evenly in their logarithm from 0.05 to 0.2, batch sizes from 8 to 32 (not in the text)",
         "the gap is test loss − training loss (not in the text)",
+        f"{len(SCATTERED)} of the 45 pairs are scattered: everything over the gap, and the pairs that claims are about",
         "‖W‖ of a convolution is that of the unrolled map (the text leaves it open)",
     ]
     if scale == "paper":
