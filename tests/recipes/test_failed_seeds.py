@@ -13,6 +13,7 @@ import pytest
 
 from spherometer.figures.panels import HeatPanel, Panels
 from spherometer.recipes import find_recipe, perform, recipes
+from spherometer.recipes.claims import Claim, Near, judge
 from spherometer.recipes.ends import told
 from spherometer.recipes.papers.c_geometry import mean_matrix
 from spherometer.recipes.papers.c_methods import error_reduction
@@ -150,3 +151,12 @@ def test_a_mean_of_matrices_leaves_out_what_a_seed_has_not():
     assert found[0].tolist() == [2.0, 5.0]
     assert math.isnan(found[1, 0])
     assert found[1, 1] == 3
+
+
+@pytest.mark.parametrize("left", [[0.01, 0.01], [0.01]])
+def test_equal_numbers_among_missing_ones_are_undecided_and_break_nothing(left):
+    values = [*left, *[math.nan] * 3]
+    claims = [Claim("above", lambda _: values), Near("near", lambda _: values, 0.0, 0.5)]
+    for verdict in judge(claims, None):
+        assert verdict.answer == "undecided"
+        assert verdict.needed is None

@@ -175,7 +175,7 @@ def _seeds(distances: Sequence[float], spread: float, alpha: float) -> int | Non
 
     The power is that of the noncentral t distribution, of several tests at least the sum of the powers less the others.
     """
-    if not min(distances) > 0:
+    if not (min(distances) > 0 and spread > 0):  # numbers that do not vary tell nothing about how many are needed
         return None
 
     def enough(num: int) -> bool:
