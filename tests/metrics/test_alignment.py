@@ -176,3 +176,13 @@ def test_unit_is_nan_where_there_is_no_direction():
     columns = unit(torch.tensor([[3.0, 0.0], [4.0, 0.0]]))
     assert columns[:, 0].tolist() == pytest.approx([0.6, 0.8])
     assert bool(columns[:, 1].isnan().all())
+
+
+def test_class_means_that_vanish_are_noted():
+    """With one output softmax is constant: M = 0, so m = 0."""
+    problem = Problem(
+        nn.Linear(3, 1).double(), nn.CrossEntropyLoss(), (torch.randn(5, 3).double(), torch.zeros(5).long())
+    )
+    found = measure(problem, "class_mean_cosines")["class_mean_cosines"]
+    assert found.value.isnan().all()
+    assert found.estimate.note == "1 class means vanish and have no direction"

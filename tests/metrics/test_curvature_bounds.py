@@ -117,3 +117,37 @@ def test_the_bounds_are_probes():
     goal = tracker.series("sharpening_bound")[-1].value
     assert rows[0] < 0 < rows[-1] < goal  # it climbs as the loss falls
     assert {row.name for row in tracker.rows} >= set(names)
+
+
+@pytest.mark.parametrize("weight", [0.1, 5.0])
+def test_T13_equal_class_weights_change_nothing(weight):
+    plain, other = (
+        one(Problem(network("tanh"), nn.CrossEntropyLoss(weight=weights), samples("tanh")), "residual_term").value
+        for weights in (None, torch.full((3,), weight, dtype=torch.float64))
+    )
+    assert other.tolist() == pytest.approx(plain.tolist(), rel=1e-10)
+
+
+def test_T13_mean_squared_error_is_a_multiple_of_the_half():
+    targets = nn.functional.one_hot(samples("tanh")[1], 3).double()
+    half, mean = (
+        one(Problem(network("tanh"), loss, (samples("tanh")[0], targets)), "residual_term").value
+        for loss in (HalfSquaredError(), nn.MSELoss())
+    )
+    assert mean.tolist() == pytest.approx((half * 2 / 3).tolist(), rel=1e-10)
+
+
+def test_T13_needs_samples_that_do_not_see_each_other():
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Tanh(), nn.Linear(3, 3)).double()
+    problem = Problem(model, nn.CrossEntropyLoss(), samples("tanh"), batchnorm="train")
+    with pytest.raises(ValueError, match=r"got batchnorm='train': .* need Problem\(..., batchnorm='eval'\)"):
+        one(problem, "residual_term")
+
+
+def test_fewer_weights_than_eigenvalues_asked_for():
+    problem = Problem(network("tanh"), nn.CrossEntropyLoss(), samples("tanh"), parameters="2.bias")
+    values = torch.linalg.eigvalsh(Hessian(problem).dense()).flip(0)
+    found = one(problem, "top_eigenvalues")
+    assert found.labels == ("λ1", "λ2", "λ3")
+    assert found.value.tolist() == pytest.approx(values.tolist(), abs=1e-9)
+    assert one(problem, "log_determinant").value == pytest.approx(float(values[values > 1e-9].log().sum()), abs=1e-6)

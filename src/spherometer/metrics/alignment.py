@@ -108,10 +108,13 @@ def mean_resultant_length(bench: Bench) -> Estimate:
     unit="1",
 )
 def class_mean_cosines(bench: Bench) -> Estimate:
-    """The C x C matrix of cosines between class means of m; nan in the rows of classes nothing is predicted as."""
+    """The C x C matrix of cosines between class means of m; nan where nothing is predicted as a class or m̄ vanishes."""
     means = bench.shared(ClassMeans)
     directions = unit(means.means.double())
-    return Estimate((directions.T @ directions).clamp(-1, 1), note=means.note)
+    vanishing = int((directions.isnan().any(0) & (means.sizes > 0)).sum())
+    others = f"{vanishing} class means vanish and have no direction" if vanishing else ""
+    note = "; ".join(filter(None, [means.note, others]))
+    return Estimate((directions.T @ directions).clamp(-1, 1), note=note)
 
 
 @metric(

@@ -50,7 +50,8 @@ def smallest_eigenvalue(bench: Bench, *, rtol: float = 1e-2) -> Estimate:
     unit="loss / weight²",
 )
 def top_eigenvalues(bench: Bench, *, num: int = 5, rtol: float = 1e-3) -> Estimate:
-    """The largest eigenvalues of the Hessian in descending order, multiple ones as often as they occur."""
+    """The largest eigenvalues of the Hessian in descending order, multiple ones as often as they occur; at most P."""
+    num = min(num, bench.problem.num_parameters)
     found = bench.extreme("hessian", num=num, rtol=rtol).first(num)
     return replace(found, labels=tuple(f"λ{k}" for k in range(1, num + 1)))
 
@@ -138,11 +139,12 @@ def mean_squared_eigenvalue(bench: Bench, *, rtol: float = 0.02) -> Estimate:
     unit="log(loss / weight²)",
 )
 def log_determinant(bench: Bench, *, num: int = 5, rtol: float = 1e-3) -> Estimate:
-    """The logarithm of the product of the k largest eigenvalues that are positive."""
+    """The logarithm of the product of the k largest eigenvalues that are positive; k is at most P."""
+    num = min(num, bench.problem.num_parameters)
     found = bench.extreme("hessian", num=num, rtol=rtol).first(num)
     values, errors = torch.as_tensor(found.value), torch.as_tensor(found.error)
-    kept = values > 0
-    note = "" if bool(kept.all()) else f"{int((~kept).sum())} of {num} eigenvalues are not positive and left out"
+    kept = values > errors  # a zero with rounding would add any negative number
+    note = "" if bool(kept.all()) else f"{int((~kept).sum())} of {num} eigenvalues are not surely positive and left out"
     value, error = float(values[kept].log().sum()), float((errors[kept] / values[kept]).sum())
     return replace(found, value=value, error=error, note=note)
 

@@ -92,13 +92,16 @@ def gauss_newton_bound(bench: Bench, *, rtol: float = 1e-3) -> Estimate:
 
 
 def _second_derivatives(bench: Bench, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """For each chosen weight j: ⟨s_i'∂²_j f_i⟩ and ⟨|s_i'∂²_j f_i|⟩; then max ‖∂²_j f_i‖ and max ‖s_i‖."""
+    """For each chosen weight j: ⟨s_i'∂²_j f_i⟩ and ⟨|s_i'∂²_j f_i|⟩; then max ‖∂²_j f_i‖ and max ‖s_i‖.
+
+    The means are over loss terms, the maximum over samples: s_i is a sample's part of the loss, times their number.
+    """
     problem, state = bench.problem, bench.problem.state(bench.weights)
     sums = torch.zeros(2, len(chosen), dtype=torch.float64, device=problem.device)
-    tops, terms = sums.new_zeros(2), 0.0
+    tops, terms, num = sums.new_zeros(2), 0.0, 0
     for piece in problem.pieces():
         slopes, count = _slopes(bench, state, piece)
-        terms += count
+        terms, num = terms + count, num + len(slopes)
         tops[1] = torch.maximum(tops[1], slopes.norm(dim=1).max())
         for start in range(0, len(chosen), BLOCK):
             part = chosen[start : start + BLOCK]
@@ -107,11 +110,11 @@ def _second_derivatives(bench: Bench, chosen: Tensor) -> tuple[Tensor, Tensor, T
             sums[:, start : start + BLOCK] += torch.stack([products.sum(1), products.abs().sum(1)])
             tops[0] = torch.maximum(tops[0], bends.norm(dim=2).max())
     signed, absolute = (sums / terms).cpu()
-    return signed, absolute, tops[0].cpu(), tops[1].cpu()
+    return signed, absolute, tops[0].cpu(), tops[1].cpu() * (num / terms)
 
 
 def _slopes(bench: Bench, state: State, piece: Piece) -> tuple[Tensor, float]:
-    """s_i = ∂c/∂f of each sample (n, C), and how many terms there are."""
+    """∂c/∂f of each sample (n, C), summed over its terms, and how many terms there are."""
     with differentiating():
         outputs, targets = bench.problem.outputs(state, piece)
         leaf = outputs.detach().requires_grad_()
@@ -141,4 +144,9 @@ def _bends(bench: Bench, state: State, piece: Piece, chosen: Tensor) -> Tensor:
     try:
         return vmap(bend)(directions)
     except (NotImplementedError, RuntimeError) as error:
+        if bench.problem.batchnorm == "train" and not bench.problem.splittable:
+            raise ValueError(
+                "expected samples that do not see each other, got batchnorm='train': second derivatives of single "
+                "samples need Problem(..., batchnorm='eval')"
+            ) from error
         raise ValueError(f"a layer of this model has no second derivative in forward mode: {error}") from error
