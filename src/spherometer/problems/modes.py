@@ -42,7 +42,8 @@ def measuring_mode(
 
 def as_written(model: nn.Module) -> nn.Module:
     """The module that `torch.compile` was given, where this is what it returned."""
-    return model._modules.get("_orig_mod") or model
+    inner = model._modules.get("_orig_mod")
+    return model if inner is None else inner
 
 
 def uncompiled(model: nn.Module | None) -> AbstractContextManager[None]:
