@@ -118,12 +118,12 @@ def _verdicts(results: list[RecipeResult]) -> str:
 
 
 def _shrink(source: Path, target: Path) -> None:
-    """A picture of at most 1,100 pixels in 128 colours: small enough to be kept with the code."""
+    """A picture of at most 1,100 pixels, 2,200 where it has many panels, in 128 colours: small enough to be kept."""
     from PIL import Image
 
     HERE.mkdir(exist_ok=True)
     with Image.open(source) as picture:
-        factor = min(1.0, 1100 / picture.width)
+        factor = min(1.0, (1100 if picture.width < 3000 else 2200) / picture.width)
         size = round(picture.width * factor), round(picture.height * factor)
         picture.convert("RGB").resize(size, Image.Resampling.LANCZOS).quantize(128).save(target, optimize=True)
 
