@@ -34,7 +34,7 @@ def rows(*, quick: bool) -> Iterator[tuple[str, ...]]:
 def write(folder: Path, *, quick: bool) -> Table:
     """Run, write `theory.md` into the folder, and return the table for the terminal."""
     found = list(rows(quick=quick))
-    conditions = f"{machine()}, 784-200-200-10, uniform inputs."
+    conditions = f"{machine()}, 784-200-200-10, uniform inputs; the last row on 64-64-64-10."
     lines = ["| " + " | ".join(cells) + " |" for cells in (COLUMNS, ["---"] * len(COLUMNS), *found)]
     (folder / "theory.md").write_text("\n".join([conditions, "", *lines, ""]))
     table = Table(*COLUMNS, title=conditions, title_justify="left")
