@@ -124,9 +124,7 @@ def lipschitz_bounds(
     if radius is not None:
         arguments.positive("radius", radius)
     if semidefinite and not certified:
-        raise ValueError(
-            "semidefinite=True asks for a certificate, certified=False for none: leave one of them out"
-        )
+        raise ValueError("semidefinite=True asks for a certificate, certified=False for none: leave one of them out")
     effort = Effort(arguments.whole("num_draws", num_draws, least=0), arguments.whole("num_steps", num_steps, least=0))
     (twin, points), generator = twin_and_samples(model, inputs), Generator().manual_seed(seed)
     steps = read(twin, points[:1]) if certified else None
