@@ -417,3 +417,18 @@ def test_the_number_of_slopes_does_not_depend_on_class_weights():
         assert num_slopes(nn.CrossEntropyLoss(weight=weight), outputs, ignored) == 12
         assert num_slopes(nn.CrossEntropyLoss(weight=weight), outputs, SEQUENCES[1]) == 18
     assert num_slopes(nn.MSELoss(), outputs, outputs) == 9
+
+
+@pytest.mark.parametrize("kind", [Hessian, GaussNewton, Fisher, EmpiricalFisher])
+@pytest.mark.parametrize("ignored", [-100, 0])
+def test_a_count_of_ones_own_weighs_batches_and_nothing_else(kind, ignored):
+    model, loss = (
+        nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double(),
+        nn.CrossEntropyLoss(ignore_index=ignored),
+    )
+    inputs = torch.randn(10, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    targets = torch.arange(10) % 3
+    batches = [(inputs[:6], targets[:6]), (inputs[6:], targets[6:])]
+    found = kind(Problem(model, loss, batches, count=lambda _, chosen: 3.0 if len(chosen) == 6 else 5.0)).dense()
+    first, second = (kind(Problem(model, loss, [batch])).dense() for batch in batches)
+    torch.testing.assert_close(found, (3 * first + 5 * second) / 8)

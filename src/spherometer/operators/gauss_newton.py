@@ -19,7 +19,7 @@ from spherometer.operators.middle import (
 from spherometer.operators.recorder import Recorder, record
 from spherometer.operators.squares import Layer, layers_of
 from spherometer.problems import Evaluation, Likelihood, Piece, Problem, State, likelihood_of
-from spherometer.problems.losses import counted_terms, num_slopes, term_weights, terms_are_positions
+from spherometer.problems.losses import count_terms, counted_terms, num_slopes, term_weights, terms_are_positions
 from spherometer.problems.modes import differentiating
 from spherometer.problems.weights import flatten
 
@@ -212,7 +212,7 @@ class EmpiricalFisher(OutputCurvature):
             return [slope * (part.count * len(outputs)) ** 0.5]
         weights = term_weights(loss, outputs, part.targets)  # a term of class weight w stands for w equal ones
         scale = 1.0 if weights is None else torch.where(weights > 0, weights, torch.inf).rsqrt()
-        return [slope * part.count * scale]
+        return [slope * (part.count * count_terms(loss, outputs, part.targets)) ** 0.5 * scale]
 
 
 def record_evaluation(operator: CurvatureOperator, piece: Piece) -> tuple[Evaluation, Recorder]:

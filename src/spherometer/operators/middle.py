@@ -21,10 +21,11 @@ def exact_middle(likelihood: Likelihood, part: Evaluation, counted: Tensor | Non
         return lambda tangent: tangent * (likelihood.precision / len(tangent))
     chances = part.outputs.detach().softmax(1)
     weights = chances if counted is None else chances * counted
+    terms = chances[:, 0].numel() if counted is None else max(1.0, float(counted.sum()))  # `count` may be a user's own
 
     def product(tangent: Tensor) -> Tensor:
         tangent = gauged(tangent, part.outputs)
-        return weights * (tangent - (chances * tangent).sum(1, keepdim=True)) / part.count
+        return weights * (tangent - (chances * tangent).sum(1, keepdim=True)) / terms
 
     return product
 
