@@ -25,6 +25,7 @@ from benchmarks import (
 from benchmarks.contest import Row
 from benchmarks.machine import keep_memory, machine
 from benchmarks.networks import images
+from benchmarks.tables import write_table
 
 COLUMNS = (
     "quantity",
@@ -76,27 +77,12 @@ def main() -> None:
 
 def _write(family: str, folder: Path, *, quick: bool) -> Table:
     """Run a family; its table for the terminal, and as Markdown in the folder, also while it is still growing."""
-    rows: list[Row] = []
+    rows, table = list[Row](), Table()
     for contests in CONTESTS[family]:
         for row in contests(quick=quick):
             rows.append(row)
-            (folder / f"{family}.md").write_text(_markdown(rows))
-    return _table(rows)
-
-
-def _table(rows: list[Row]) -> Table:
-    table = Table(title=_conditions(), title_justify="left")
-    for column in COLUMNS:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*_cells(row), end_section=False)
+            table = write_table(folder / f"{family}.md", _conditions(), COLUMNS, list(map(_cells, rows)))
     return table
-
-
-def _markdown(rows: list[Row]) -> str:
-    lines = [_conditions(), "", "| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
 
 
 def _cells(row: Row) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
+from benchmarks.tables import write_table
 from spherometer.training.tracking.events import Catapult, Event, Sharpening
 from spherometer.values import Estimate
 
@@ -24,15 +25,8 @@ COLUMNS = (
 
 def write(folder: Path, *, quick: bool) -> Table:
     """Simulate, and write the table as Markdown too."""
-    num = 20 if quick else 1000
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    table = Table(*COLUMNS)
-    for scatter in SCATTERS:
-        cells = _cells(scatter, num, np.random.default_rng(0))
-        lines.append("| " + " | ".join(cells) + " |")
-        table.add_row(*cells)
-    (folder / "events.md").write_text("\n".join(lines) + "\n")
-    return table
+    rows = [_cells(scatter, 20 if quick else 1000, np.random.default_rng(0)) for scatter in SCATTERS]
+    return write_table(folder / "events.md", "Simulated sharpness and losses.", COLUMNS, rows)
 
 
 def _cells(scatter: float, num: int, stream: np.random.Generator) -> list[str]:

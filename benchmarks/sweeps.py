@@ -16,6 +16,7 @@ import torch
 from rich.table import Table
 
 from benchmarks.contest import console
+from benchmarks.tables import write_table
 from spherometer.records import RunReader, RunWriter
 from spherometer.sweeps import Job, sweep
 
@@ -58,21 +59,14 @@ def busy(settings: dict[str, Any], folder: Path) -> None:
 def write(folder: Path, *, quick: bool) -> Table:
     """Run, write `sweeps.md` into the folder, and return the table for the terminal."""
     seconds = 2.0 if quick else 10.0
-    table = Table(title="sweeps", title_justify="left")
-    for column in COLUMNS:
-        table.add_column(column)
     rows = list(_rows(products=100 * round(seconds * _products_per_second() / 100)))
-    for row in rows:
-        table.add_row(*row)
     conditions = (
         f"torch {torch.__version__}, {platform.machine()}; each run multiplies matrices on one thread for about "
         f"{seconds:g} s and writes 100 rows. *Overhead*: share of the workers' time from the begin of the first run to "
         "the end of the last that was not spent inside runs. *Start, end*: before and after that, where workers "
         "import torch, and Ray starts and ends a cluster. *Speed-up*: over one worker, start and end included."
     )
-    lines = ["| " + " | ".join(cells) + " |" for cells in (COLUMNS, ["---"] * len(COLUMNS), *rows)]
-    (folder / "sweeps.md").write_text("\n".join([conditions, "", *lines, ""]))
-    return table
+    return write_table(folder / "sweeps.md", conditions, COLUMNS, rows)
 
 
 def _rows(products: int) -> Iterator[list[str]]:

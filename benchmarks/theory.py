@@ -12,7 +12,8 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from benchmarks.machine import machine
-from spherometer.theory import jacobian_variation, lipschitz_bounds
+from benchmarks.tables import write_table
+from spherometer.theory import covering_radius, jacobian_variation, lipschitz_bounds
 from spherometer.zoo import build_model
 
 COLUMNS = ("quantity", "activation", "samples", "radius", "seconds", "wanted", "lower", "certified upper", "smooth")
@@ -20,7 +21,7 @@ NUM, NUM_QUICK, RADIUS = 1000, 100, 0.1
 
 
 def rows(*, quick: bool) -> Iterator[tuple[str, ...]]:
-    """784-200-200-10 with ReLU and tanh: means over samples of both sides; then the program on a smaller network."""
+    """784-200-200-10 with ReLU and tanh: means over samples of both sides; then the program, and a covering radius."""
     num = NUM_QUICK if quick else NUM
     inputs = torch.rand(num, 1, 28, 28, generator=torch.Generator().manual_seed(0))
     for activation in ("relu", "tanh"):
@@ -29,18 +30,14 @@ def rows(*, quick: bool) -> Iterator[tuple[str, ...]]:
         yield _lipschitz(model, inputs, activation)
     digits = torch.rand(num, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     yield _semidefinite(build_model("digits-mlp", seed=0), digits)
+    yield _covering(10 * num)
 
 
 def write(folder: Path, *, quick: bool) -> Table:
     """Run, write `theory.md` into the folder, and return the table for the terminal."""
     found = list(rows(quick=quick))
-    conditions = f"{machine()}, 784-200-200-10, uniform inputs; the last row on 64-64-64-10."
-    lines = ["| " + " | ".join(cells) + " |" for cells in (COLUMNS, ["---"] * len(COLUMNS), *found)]
-    (folder / "theory.md").write_text("\n".join([conditions, "", *lines, ""]))
-    table = Table(*COLUMNS, title=conditions, title_justify="left")
-    for row in found:
-        table.add_row(*row)
-    return table
+    conditions = f"{machine()}, 784-200-200-10, uniform inputs; the semidefinite program on 64-64-64-10."
+    return write_table(folder / "theory.md", conditions, COLUMNS, found)
 
 
 def _variation(model: nn.Module, inputs: Tensor, activation: str) -> tuple[str, ...]:
@@ -62,6 +59,14 @@ def _semidefinite(model: nn.Module, inputs: Tensor) -> tuple[str, ...]:
     upper = f"{found.semidefinite:.4g} (product {found.product:.4g}; slopes by descent {found.slopes:.4g})"
     sides = (f"{found.lower.value:.4g}", upper, "")
     return ("‖f‖_Lip, semidefinite", "digits-mlp", str(len(inputs)), "", f"{seconds:.1f}", "", *sides)
+
+
+def _covering(num: int) -> tuple[str, ...]:
+    stream = torch.Generator().manual_seed(0)
+    samples, probes = (torch.rand(num, 100, generator=stream) for _ in range(2))
+    found, seconds = _timed(lambda: covering_radius(samples, probes))
+    sides = (f"{found.value:.3g}", "", "")
+    return ("covering radius, 100 dimensions", "", str(num), "", f"{seconds:.1f}", "seconds", *sides)
 
 
 def _timed(run: Callable[[], Any]) -> tuple[Any, float]:

@@ -18,6 +18,7 @@ from benchmarks import peers
 from benchmarks.contest import Outcome, console
 from benchmarks.machine import machine
 from benchmarks.networks import NETWORKS, Setting, images
+from benchmarks.tables import write_table
 from spherometer.zoo import build_model
 
 WARM = 3  # tracked steps before the subspace counts as warm
@@ -66,15 +67,7 @@ def tables(*, quick: bool) -> tuple[list[list[str]], list[str]]:
 def write(folder: Path, *, quick: bool) -> Table:
     """Run, write `tracking.md` into the folder, and return the table for the terminal."""
     rows, remarks = tables(quick=quick)
-    lines = ["| " + " | ".join(cells) + " |" for cells in (COLUMNS, ["---"] * len(COLUMNS), *rows)]
-    conditions = f"{machine()}, {images()[2]}."
-    (folder / "tracking.md").write_text("\n".join([conditions, "", *lines, "", *(f"- {text}" for text in remarks), ""]))
-    table = Table(title="tracking", title_justify="left", caption="\n".join(remarks))
-    for column in COLUMNS:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*row)
-    return table
+    return write_table(folder / "tracking.md", f"{machine()}, {images()[2]}.", COLUMNS, rows, remarks)
 
 
 def _begin(course: Course) -> tuple[nn.Module, torch.optim.Optimizer, sm.Problem, Callable[[], float]]:

@@ -8,6 +8,7 @@ import time
 import torch
 from torch import Tensor
 
+from spherometer.estimators.accuracy import check_rtol
 from spherometer.estimators.matrices import MatrixLike, SymmetricMatrix
 from spherometer.estimators.quadratic import BLOCK, MIN_SAMPLES, SMALL, identity_blocks, missed
 from spherometer.estimators.randomness import child_stream, rademacher
@@ -29,8 +30,7 @@ def diagonal(
         tensor([2., 3.])
     """
     began = time.perf_counter()
-    if not 0 < rtol < 1:
-        raise ValueError(f"expected 0 < rtol < 1, got {rtol}")
+    check_rtol(rtol)
     if max_products < MIN_SAMPLES:
         raise ValueError(f"expected max_products >= {MIN_SAMPLES}, got {max_products}: fewer give no error bar")
     matrix = SymmetricMatrix(operator)

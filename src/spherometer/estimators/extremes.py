@@ -8,6 +8,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
+from spherometer.estimators.accuracy import check_rtol
 from spherometer.estimators.krylov import Krylov
 from spherometer.estimators.matrices import MatrixLike, SymmetricMatrix
 from spherometer.estimators.randomness import child_stream, unit_vector
@@ -99,8 +100,7 @@ def _check_options(num_rows: int, num: int, which: str, rtol: float, limit: int,
         raise ValueError(
             f"expected 1 <= num{ends}, and no more eigenvalues than the {num_rows} there are, got num={num}"
         )
-    if not 0 < rtol < 1:
-        raise ValueError(f"expected 0 < rtol < 1, got {rtol}")
+    check_rtol(rtol)
     if limit < count:
         raise ValueError(f"expected max_products >= {count}, one for each eigenvalue, got {limit}")
 

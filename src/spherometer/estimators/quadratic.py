@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spherometer.estimators.accuracy import check_rtol
 from spherometer.estimators.matrices import MatrixLike, SymmetricMatrix
 from spherometer.estimators.randomness import child_stream, rademacher
 from spherometer.estimators.samples import enough, mean_and_error
@@ -108,8 +109,7 @@ SQUARE = SpectralSum(
 
 
 def _checked(operator: MatrixLike, rtol: float, max_products: int) -> SymmetricMatrix:
-    if not 0 < rtol < 1:
-        raise ValueError(f"expected 0 < rtol < 1, got {rtol}")
+    check_rtol(rtol)
     if max_products < NUM_PILOT + MIN_SAMPLES:
         least = NUM_PILOT + MIN_SAMPLES
         raise ValueError(f"expected max_products >= {least}, got {max_products}: fewer give no honest error bar")

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Generator, Tensor
 
+from spherometer.estimators.accuracy import check_rtol
 from spherometer.estimators.unseen import least_mass
 
 RISK = 1e-3  # accepted chance, for each sample, that the start vector does not show an eigenvector
@@ -47,8 +48,7 @@ def largest_of_each(
         >>> found = largest_of_each(grams, rtol=1e-3, generator=generator)
         >>> found.values, found.errors
     """
-    if not 0 < rtol < 1:
-        raise ValueError(f"expected 0 < rtol < 1, got {rtol}")
+    check_rtol(rtol)
     limit = min(matrices.size, max_products)
     start = torch.randn(matrices.num, matrices.size, generator=generator, dtype=torch.float64)
     basis = [start / start.norm(dim=1, keepdim=True)]

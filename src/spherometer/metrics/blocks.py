@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch import Generator, Tensor
 
+from spherometer.estimators.accuracy import check_rtol
 from spherometer.estimators.randomness import rademacher
 from spherometer.operators import Operator
 from spherometer.values import Estimate, Kind, Source, Status
@@ -63,8 +64,7 @@ def block_traces(operator: Operator, sizes: dict[str, int], *, rtol: float, gene
 
     Stops when every standard error is below rtol times the sum of the absolute block traces.
     """
-    if not 0 < rtol < 1:
-        raise ValueError(f"expected 0 < rtol < 1, got {rtol}")
+    check_rtol(rtol)
     lengths, labels = list(sizes.values()), tuple(sizes)
     if operator.shape[0] <= MAX_PROBES:
         diagonal = operator.dense().diagonal()

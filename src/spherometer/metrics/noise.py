@@ -12,7 +12,6 @@ from spherometer.metrics.options import check_batch_size, check_count, check_pos
 from spherometer.metrics.registry import metric
 from spherometer.metrics.sample_pool import SamplePool, check_separate
 from spherometer.operators import HessianVariance, random_gradient
-from spherometer.problems import Piece
 from spherometer.problems.losses import num_slopes
 from spherometer.problems.modes import differentiating
 from spherometer.problems.weights import flatten
@@ -158,16 +157,9 @@ def _gradient_forms(
     bench: Bench, num: int, noise: float, base: tuple[float, float], rtol: float
 ) -> tuple[Tensor, bool]:
     """(g'Hg, ‖g‖²) of every single gradient when there are few, else of random sums of them with the same mean."""
-    singles = _single_terms(bench) if bench.num_samples <= num else []
-    if singles:
-        state, rows = bench.problem.state(bench.weights), []
-        for piece in singles:
-            with differentiating():
-                part = bench.problem.evaluate(state, piece)
-                gradient = flatten(torch.autograd.grad(part.loss, state.weights, materialize_grads=True))
-            share = part.count * len(singles) / bench.problem.num_terms  # not 1 only where classes have weights
-            rows.append(_form(bench, share * gradient))
-        return torch.tensor(rows, dtype=torch.float64), True
+    single = _single_gradients(bench) if bench.num_samples <= num else None
+    if single is not None:
+        return torch.tensor([_form(bench, gradient) for gradient in single], dtype=torch.float64), True
     stream, rows = bench.generator("random gradients"), []
     for k in range(num):
         rows.append(_form(bench, random_gradient(bench.empirical_fisher, stream)))
@@ -179,14 +171,19 @@ def _gradient_forms(
     return pairs, False
 
 
-def _single_terms(bench: Bench) -> list[Piece]:
-    """The samples that count, if each has one term; else none."""
-    problem, state = bench.problem, bench.problem.state(bench.weights)
-    with torch.no_grad():
-        parts = [(piece, problem.evaluate(state, piece)) for piece in problem.pieces(1)]
-    sizes = [(piece, num_slopes(problem.loss, part.outputs, part.targets)) for piece, part in parts]
-    counted = [(piece, size) for piece, size in sizes if size]
-    return [piece for piece, size in counted if size == 1] if all(size == 1 for _, size in counted) else []
+def _single_gradients(bench: Bench) -> list[Tensor] | None:
+    """The gradients of all terms, if no sample has more than one; their mean is the gradient of the loss."""
+    problem, state, found = bench.problem, bench.problem.state(bench.weights), list[Tensor]()
+    for piece in problem.pieces(1):
+        with differentiating():
+            part = problem.evaluate(state, piece)
+            size = num_slopes(problem.loss, part.outputs, part.targets)
+            if size > 1:
+                return None
+            if size:
+                gradient = flatten(torch.autograd.grad(part.loss, state.weights, materialize_grads=True))
+                found.append(part.count * gradient)  # 1 but where classes have weights
+    return [gradient * (len(found) / problem.num_terms) for gradient in found]
 
 
 def _with_noise(base: tuple[float, float], pairs: Tensor, noise: float) -> tuple[float, float]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from spherometer.estimators.accuracy import check_rtol
 from spherometer.metrics.bench import Bench
 from spherometer.metrics.noise import gradient_ratio
 from spherometer.metrics.options import check_momentum, check_positive
@@ -58,8 +59,7 @@ def critical_sharpness(bench: Bench, *, rtol: float = 0.01) -> Estimate:
     step L/‖g‖², then bisected: a rise that is over within a factor of two, or before, goes unseen. A loss that
     overflows counts as risen. Zero where no step raises the loss.
     """
-    if not 0 < rtol < 1:
-        raise ValueError(f"expected 0 < rtol < 1, got {rtol}")
+    check_rtol(rtol)
     gradient, weights = bench.gradient, bench.weights
     square = float(gradient.double().square().sum())
     if square == 0:

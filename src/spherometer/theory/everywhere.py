@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spherometer.theory.chain import Chain, segments
+from spherometer.theory.chain import segments
 from spherometer.theory.reading import ReadingError, Step, product_constant
-from spherometer.theory.semidefinite import semidefinite_certificate
-from spherometer.theory.slope_certificate import slope_certificate
+from spherometer.theory.semidefinite import improved
+from spherometer.theory.slope_certificate import Descent, descend, normalised
 
 ROUNDING = 1e-9  # relative room above every certified number: sums of up to a million terms in float64
 
@@ -42,9 +42,13 @@ def everywhere(steps: list[Step], num_inputs: int, *, semidefinite: bool = False
             )
         return Everywhere(product, None)
     chains, constant = found
+    units, norms = zip(*map(normalised, chains), strict=True) if chains else ((), ())
+    if not (size := constant * math.prod(norms) * (1 + ROUNDING)):
+        return Everywhere(product, 0.0, 0.0 if semidefinite else None)
+    plain = [descend(unit) for unit in units]
+    best = [improved(*pair) for pair in zip(units, plain, strict=True)] if semidefinite else None
 
-    def whole(certificate: Callable[[Chain], float]) -> float:
-        return constant * math.prod(map(certificate, chains)) * (1 + ROUNDING)
+    def whole(descents: Sequence[Descent]) -> float:
+        return size * math.prod(descent.constant for descent in descents)
 
-    best = whole(semidefinite_certificate) if semidefinite else None
-    return Everywhere(product, whole(slope_certificate), best)
+    return Everywhere(product, whole(plain), None if best is None else whole(best))

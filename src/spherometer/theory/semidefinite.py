@@ -22,20 +22,18 @@ from torch import Tensor
 from spherometer.theory.chain import Chain
 from spherometer.theory.layer_constants import spectral_norm
 from spherometer.theory.reading import ReadingError
-from spherometer.theory.slope_certificate import Descent, descend, middle_and_half, normalised
+from spherometer.theory.slope_certificate import Descent, Slopes, descend, slopes_of
 
 MAX_NEURONS = 512  # inputs and hidden neurons together: the matrix of the program
 ACCURACY, NUM_STEPS = 1e-7, 20_000  # of SCS
 SMALLEST = 1e-9  # multiplier, relative to the largest of its layer: D is finite
 
 
-def semidefinite_certificate(chain: Chain) -> float:
-    """The better of descending from anywhere and from the multipliers of the program."""
-    unit, norm = normalised(chain)
-    plain = descend(unit)
-    if not norm or not unit.activations:
-        return norm * plain.constant
-    return norm * min(plain.constant, descend(unit, _diagonals(unit, plain)).constant)
+def improved(chain: Chain, plain: Descent) -> Descent:
+    """The better of a descent from anywhere and one from the multipliers of the program; the weights have norm one."""
+    if not plain.constant or not chain.activations:
+        return plain
+    return min(plain, descend(chain, _diagonals(chain, plain)), key=lambda found: found.constant)
 
 
 def _diagonals(chain: Chain, near: Descent) -> list[Tensor]:
@@ -50,8 +48,9 @@ def _diagonals(chain: Chain, near: Descent) -> list[Tensor]:
     leaving = [*units[1:], torch.ones(len(chain.weights[-1]), dtype=torch.float64)]
     scaled = [w * entry / out[:, None] for w, entry, out in zip(chain.weights, units, leaving, strict=True)]
     norms = torch.stack([spectral_norm(weight) for weight in scaled])
-    slopes = [middle_and_half(activation) for activation in chain.activations]
-    square, multipliers = _solved(_solver(), [w / norm for w, norm in zip(scaled, norms, strict=True)], slopes)
+    square, multipliers = _solved(
+        _solver(), [w / norm for w, norm in zip(scaled, norms, strict=True)], slopes_of(chain)
+    )
     sizes_of_forms = norms.square().cumprod(0)[:-1] * max(square, SMALLEST)
     return [
         unit.square() * size / found.clamp_min(SMALLEST * max(float(found.max()), SMALLEST))
@@ -67,9 +66,7 @@ def _solver() -> ModuleType:
     return cvxpy
 
 
-def _solved(
-    cp: ModuleType, weights: Sequence[Tensor], slopes: Sequence[tuple[float, float]]
-) -> tuple[float, list[Tensor]]:
+def _solved(cp: ModuleType, weights: Sequence[Tensor], slopes: Sequence[Slopes]) -> tuple[float, list[Tensor]]:
     """ρ and Λ; with Δ = (Δh_0, Δh_1, …) the activations map `entering` Δ to `leaving` Δ."""
     widths = [len(weight) for weight in weights[:-1]]
     entering = block_diag([weight.numpy() for weight in weights[:-1]], format="csc")

@@ -25,6 +25,7 @@ from spherometer.theory.activations import Activation
 from spherometer.theory.chain import Chain
 from spherometer.theory.layer_constants import spectral_norm
 
+Slopes = tuple[float, float]  # γ and κ
 MAX_WIDTH = 512  # of a layer up to which D is searched
 NUM_STEPS = 60
 SMALLEST, LARGEST = 1e-5, 1e3  # r − 1: what is inverted stays well-conditioned
@@ -38,12 +39,6 @@ class Descent:
     diagonals: Sequence[Tensor]
 
 
-def slope_certificate(chain: Chain) -> float:
-    """The smallest constant met while descending on the certificates with Adam."""
-    unit, norm = normalised(chain)
-    return norm and norm * descend(unit).constant
-
-
 def normalised(chain: Chain) -> tuple[Chain, float]:
     """The chain without activations that are straight lines and with weights of norm one, and the product of norms."""
     chain = _without_lines(chain).narrowed
@@ -53,15 +48,17 @@ def normalised(chain: Chain) -> tuple[Chain, float]:
 
 
 def descend(chain: Chain, diagonals: Sequence[Tensor] | None = None) -> Descent:
-    """From these D, or from balanced S and r = 2."""
+    """The best certificate met by Adam from these D, or from balanced S and r = 2."""
     if not chain.activations:
         return Descent(float(spectral_norm(chain.weights[0])), [])
-    free = [parameter.requires_grad_() for parameter in _start(chain, diagonals)]
+    slopes = slopes_of(chain)
+    start = _balanced(chain) if diagonals is None else _matching(chain, slopes, diagonals)
+    free = [parameter.requires_grad_() for parameter in start]
     optimizer = torch.optim.Adam(free, lr=0.1 if diagonals is None else 0.01)
     best = Descent(math.inf, [])
     for _ in range(NUM_STEPS if max(map(len, free)) <= MAX_WIDTH + 1 else 1):
         with differentiating():
-            square, found = _square(chain, free)
+            square, found = _square(chain, slopes, free)
             gradients = torch.autograd.grad(square.clamp_min(1e-300).log(), free)
         if float(square.detach()) ** 0.5 < best.constant:
             best = Descent(float(square.detach()) ** 0.5, [diagonal.detach() for diagonal in found])
@@ -71,8 +68,12 @@ def descend(chain: Chain, diagonals: Sequence[Tensor] | None = None) -> Descent:
     return best
 
 
-def middle_and_half(activation: Activation) -> tuple[float, float]:
-    """γ and κ of the slopes γ ± κ."""
+def slopes_of(chain: Chain) -> list[Slopes]:
+    """γ and κ of every activation, whose slopes are γ ± κ."""
+    return [_middle_and_half(activation) for activation in chain.activations]
+
+
+def _middle_and_half(activation: Activation) -> Slopes:
     low, high = activation.global_slopes()
     return (low + high) / 2, (high - low) / 2 + activation.gap
 
@@ -80,8 +81,7 @@ def middle_and_half(activation: Activation) -> tuple[float, float]:
 def _without_lines(chain: Chain) -> Chain:
     """An activation with one slope (κ = 0) is a factor of the weights behind it."""
     weights, activations = [chain.weights[0]], list[Activation]()
-    for weight, activation in zip(chain.weights[1:], chain.activations, strict=True):
-        middle, half = middle_and_half(activation)
+    for weight, activation, (middle, half) in zip(chain.weights[1:], chain.activations, slopes_of(chain), strict=True):
         if half == 0:
             weights[-1] = middle * (weight @ weights[-1])
         else:
@@ -90,44 +90,44 @@ def _without_lines(chain: Chain) -> Chain:
     return replace(chain, weights=tuple(weights), activations=tuple(activations))
 
 
-def _start(chain: Chain, diagonals: Sequence[Tensor] | None) -> list[Tensor]:
-    """log S and log(r − 1) of every layer; without D the same for a network whose neurons are scaled up and down."""
-    if diagonals is None:
-        return [torch.cat([_balance(*pair).log(), torch.zeros(1).double()]) for pair in pairwise(chain.weights)]
+def _balanced(chain: Chain) -> list[Tensor]:
+    """log S and log(r − 1) of every layer, the same for a network whose neurons are scaled up and down.
+
+    S² = ‖what enters a neuron‖ / ‖what leaves it‖, and 1 for a neuron that is not connected.
+    """
+    ratios = [weight.norm(dim=1) / following.norm(dim=0) for weight, following in pairwise(chain.weights)]
+    scales = [ratio.where((ratio > 0) & ratio.isfinite(), 1.0).sqrt() for ratio in ratios]
+    return [torch.cat([scale.log(), scale.new_zeros(1)]) for scale in scales]
+
+
+def _matching(chain: Chain, slopes: Sequence[Slopes], diagonals: Sequence[Tensor]) -> list[Tensor]:
+    """log S and log(r − 1) of every layer that give these D, or the nearest that are certificates."""
     form, free = chain.weights[0] @ chain.weights[0].T, list[Tensor]()
-    for diagonal, weight, activation in zip(diagonals, chain.weights[1:], chain.activations, strict=True):
-        _, half = middle_and_half(activation)
-        spare = 1 / (half**2 * _top(form, diagonal.sqrt())) - 1
+    for diagonal, weight, slope in zip(diagonals, chain.weights[1:], slopes, strict=True):
+        spare = 1 / (slope[1] ** 2 * _top(form, diagonal.sqrt())) - 1
         free.append(torch.cat([diagonal.log() / 2, spare.clamp(SMALLEST, LARGEST).log().reshape(1)]))
-        form = _after(form, weight, activation, _diagonal(form, activation, free[-1]))
+        form = _after(form, weight, slope, _diagonal(form, slope, free[-1]))
     return free
 
 
-def _balance(weight: Tensor, following: Tensor) -> Tensor:
-    """S² = ‖what enters a neuron‖ / ‖what leaves it‖, and 1 for a neuron that is not connected."""
-    ratio = weight.norm(dim=1) / following.norm(dim=0)
-    return ratio.where((ratio > 0) & ratio.isfinite(), 1.0).sqrt()
-
-
-def _square(chain: Chain, free: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+def _square(chain: Chain, slopes: Sequence[Slopes], free: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
     """‖N_L‖ and every D."""
     form, diagonals = chain.weights[0] @ chain.weights[0].T, list[Tensor]()
-    for weight, activation, parameter in zip(chain.weights[1:], chain.activations, free, strict=True):
-        diagonals.append(_diagonal(form, activation, parameter))
-        form = _after(form, weight, activation, diagonals[-1])
+    for weight, slope, parameter in zip(chain.weights[1:], slopes, free, strict=True):
+        diagonals.append(_diagonal(form, slope, parameter))
+        form = _after(form, weight, slope, diagonals[-1])
     return torch.linalg.eigvalsh(form)[-1], diagonals
 
 
-def _diagonal(form: Tensor, activation: Activation, parameter: Tensor) -> Tensor:
+def _diagonal(form: Tensor, slope: Slopes, parameter: Tensor) -> Tensor:
     """D = r κ² ‖S⁻¹N_iS⁻¹‖ S²."""
-    _, half = middle_and_half(activation)
     scale, ratio = parameter[:-1].exp(), 1 + parameter[-1].exp().clamp(SMALLEST, LARGEST)
-    return half**2 * ratio * _top(form, scale) * scale.square()
+    return slope[1] ** 2 * ratio * _top(form, scale) * scale.square()
 
 
-def _after(form: Tensor, weight: Tensor, activation: Activation, diagonal: Tensor) -> Tensor:
+def _after(form: Tensor, weight: Tensor, slope: Slopes, diagonal: Tensor) -> Tensor:
     """N_{i+1} of N_i and D."""
-    middle, half = middle_and_half(activation)
+    middle, half = slope
     root = diagonal.sqrt()
     scaled = form / torch.outer(root, root)
     unit = torch.eye(len(root), dtype=form.dtype)

@@ -16,13 +16,6 @@ def not_negative(name: str, number: float) -> float:
     return number
 
 
-def accuracy(rtol: float) -> float:
-    """A relative accuracy, if it lies between 0 and 1."""
-    if not isinstance(rtol, Real) or not 0 < rtol < 1:
-        raise ValueError(f"expected 0 < rtol < 1, got {rtol!r}")
-    return rtol
-
-
 def num_logits(outputs: Tensor) -> int:
     """How many logits a sample has, on the last axis; without an axis of samples in front of it nobody can tell."""
     if outputs.ndim < 2:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import chain
 from math import isfinite
 
+from spherometer.estimators.accuracy import check_rtol
 from spherometer.metrics.registry import parse
-from spherometer.training.arguments import accuracy
 from spherometer.training.settings import BASES, DEFENCES, LARGEST, LOSSES, METHODS, PENALTIES, SCHEDULES, Settings
 from spherometer.zoo.names import suggest
 
@@ -156,7 +156,7 @@ def _check_measurement(settings: Settings) -> None:
     for name in (*chain(*asked), *wanted.measure_batch_statistics):
         _, options = parse(name)
         if "rtol" in options:
-            accuracy(options["rtol"])
+            check_rtol(options["rtol"])
     ends = wanted.track_within
     if len(ends) % 2 or list(ends) != sorted(ends):
         raise ValueError(f"track_within: expected pairs of rising steps, got {' '.join(map(str, ends))}")

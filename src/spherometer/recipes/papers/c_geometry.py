@@ -73,10 +73,7 @@ def matrix_of(entries: dict[int, dict[str, float]], step: int) -> np.ndarray:
 
 def mean_matrix(matrices: Sequence[np.ndarray]) -> np.ndarray:
     """Entry by entry over the seeds that have one: a class that a seed never predicts has no cosines there."""
-    found = np.stack(matrices)
-    there = np.isfinite(found)
-    num = there.sum(0)
-    return np.where(num > 0, np.where(there, found, 0.0).sum(0) / np.maximum(num, 1), nan)
+    return np.asarray(np.ma.masked_invalid(np.stack(matrices)).mean(0).filled(nan))
 
 
 def by_class(entries: dict[str, float]) -> dict[int, tuple[int, float]]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spherometer.estimators import Nearby
+from spherometer.estimators.accuracy import check_rtol
 from spherometer.metrics.measure import Requests, bench_for, measured_on
 from spherometer.metrics.registry import parse
 from spherometer.problems import Problem
 from spherometer.problems.batches import num_samples, replay, take
 from spherometer.problems.modes import BatchNorm
-from spherometer.training.arguments import accuracy
 from spherometer.training.tracking.schedules import Schedule, as_schedule
 from spherometer.values import Estimate
 
@@ -72,7 +72,7 @@ class LiveProbe:
             if isinstance(usual, float) and "rtol" not in options:
                 options = options | {"rtol": max(usual, rtol)}
             if "rtol" in options:
-                accuracy(options["rtol"])
+                check_rtol(options["rtol"])
             requests[name] = (metric, options)
         refuse_twice(names)
         if not requests:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from spherometer.estimators import Nearby
+from spherometer.estimators.accuracy import check_rtol
 from spherometer.metrics.bench import Bench
 from spherometer.metrics.measure import conventions
 from spherometer.metrics.options import check_batch_size
@@ -21,7 +22,6 @@ from spherometer.metrics.registry import parse
 from spherometer.problems import Problem
 from spherometer.problems.modes import differentiating
 from spherometer.records import Event, Row, RunWriter
-from spherometer.training.arguments import accuracy
 from spherometer.training.tracking.clock import Clock
 from spherometer.training.tracking.outlets import Outlets, Sink, Trouble
 from spherometer.training.tracking.probes import LiveProbe, Probe, refuse_twice
@@ -82,7 +82,7 @@ class Tracker:
         if on_error not in get_args(Trouble):
             raise ValueError(f"expected on_error='raise' or 'warn', got {on_error!r}")
         self.problem, self.seed, self.on_error = problem, seed, on_error
-        self._probes = _ready(metrics, every, problem, accuracy(rtol))
+        self._probes = _ready(metrics, every, problem, check_rtol(rtol))
         self._voices = _voices(self._probes)
         self._batch_ratio = None if batch_size is None else self._request_ratio(batch_size)
         judged = self._voices["sharpness"][0].problem if "sharpness" in self._voices else problem
