@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -72,6 +74,22 @@ PENALTIES = {
 def test_both_passes_of_a_step_look_at_all_pieces(name, optimizer):
     """The gradient at θ̂ is that of the penalty there, not of its expansion at θ."""
     assert_same_step(lambda: Penalised(LOSS, [PENALTIES[name]()]), optimizer=optimizer)
+
+
+@pytest.mark.parametrize("squared", [True, False])
+def test_the_graphs_of_ghost_batches_do_not_pile_up(squared):
+    model, kept, alive = network(), [], []
+
+    def count(*passed):
+        kept.append(weakref.ref(passed[-1]))
+        alive.append(sum(reference() is not None for reference in kept))
+
+    model.register_forward_hook(count)
+    penalty = InputJacobianPenalty(1.0, generator=seeded(), squared=squared)
+    terms = penalty.over(model, list(zip(INPUTS.split(2), TARGETS.split(2), strict=True)))
+    assert len(terms) == 6
+    assert len(alive) == (1 if squared else 6)
+    assert max(alive) <= 3
 
 
 def test_penalties_see_the_dropout_masks_of_the_step():

@@ -84,6 +84,14 @@ def test_wrong_settings_get_one_line(tables, words):
         Settings.of(tables).checked()
 
 
+@pytest.mark.parametrize("kind", ["track", "measure", "measure_batch_statistics"])
+def test_a_wrong_option_of_a_metric_is_told_before_the_first_step(kind, tmp_path):
+    wanted = {**SMALL, "measurement": {kind: ["sharpness:rtol=7"]}}
+    with pytest.raises(ValueError, match="expected 0 < rtol < 1, got 7"):
+        runs.perform(wanted, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_a_run_writes(tmp_path):
     runs.perform(SMALL, tmp_path / "run")
     reader, found = RunReader(tmp_path / "run"), values(tmp_path / "run")

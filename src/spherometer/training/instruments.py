@@ -25,12 +25,19 @@ FULL_PASS = 1000  # samples in a batch of a measurement on more than that
 
 
 def try_options(parts: Assembly) -> None:
-    """Measure what is tracked with options once, so that a wrong one is told before anything is written."""
+    """Measure what is asked for with options once, so that a wrong one is told before anything is written."""
     wanted = parts.settings.measurement
     if any(":" in name for name in (*wanted.track, *wanted.track_batch_statistics, *wanted.track_example)):
         tracker = tracker_of(parts, None)
         assert tracker is not None
         tracker.step(parts.training.optimizer, step=0)
+    modes: tuple[tuple[tuple[str, ...], Mode], ...] = (
+        (wanted.measure, "eval"),
+        (wanted.measure_batch_statistics, "train"),
+    )
+    for names, mode in modes:
+        if with_options := [name for name in names if ":" in name]:
+            measure(_problem(parts, parts.training.model, wanted.measure_num, mode), with_options)
 
 
 def tracker_of(parts: Assembly, run: RunWriter | None) -> Tracker | None:

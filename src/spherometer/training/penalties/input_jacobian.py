@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -43,16 +44,19 @@ class InputJacobianPenalty(Penalty):
 
     def over(self, model: nn.Module, batches: Sequence[tuple[Tensor, Tensor]]) -> Sequence[Term]:
         """Each ghost batch has its stretch of one u; the root of a sum is linearised at the present weights."""
-        found = [(inputs, outputs) for inputs, _, outputs in evaluations(self, model, batches)]
-        ends = torch.tensor([outputs.numel() for _, outputs in found]).cumsum(0)
-        stretches = unit_vector(int(ends[-1]), dtype=torch.float64, stream=self.generator).tensor_split(ends[:-1])
-        factor = float(ends[-1]) if self.scaled else 1.0
-        total = torch.zeros((), dtype=torch.float64)
-        for (inputs, outputs), u in zip(found, stretches, strict=True):
-            total += factor * _square(inputs, outputs, u, create_graph=False).double().cpu()
-        root = float(total) ** 0.5
-        slope, shift = (1.0, 0.0) if self.squared else (1 / (2 * root) if root > 0 else 0.0, root / 2)
-        return [self._term(u, slope * factor, shift / len(stretches)) for u in stretches]
+        passes = evaluations(self, model, batches)
+        inputs, _, outputs = first = next(passes)
+        sizes = [outputs.numel() // len(inputs) * len(others) for others, _ in batches]
+        stretches = unit_vector(sum(sizes), dtype=torch.float64, stream=self.generator).split(sizes)
+        factor = sum(sizes) if self.scaled else 1
+        if self.squared:
+            return [self._term(u, factor, 0.0) for u in stretches]
+        total = 0.0
+        for (inputs, _, outputs), u in zip(chain([first], passes), stretches, strict=True):
+            total += factor * float(_square(inputs, outputs, u, create_graph=False))
+        root = total**0.5
+        slope = factor / (2 * root) if root > 0 else 0.0
+        return [self._term(u, slope, root / (2 * len(batches))) for u in stretches]
 
     def _term(self, u: Tensor, slope: float, shift: float) -> Term:
         def term(model: nn.Module, inputs: Tensor, targets: Tensor, outputs: Tensor) -> Tensor:  # noqa: ARG001
