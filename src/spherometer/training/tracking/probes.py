@@ -16,6 +16,8 @@ from spherometer.problems.modes import BatchNorm
 from spherometer.training.tracking.schedules import Schedule, as_schedule
 from spherometer.values import Estimate
 
+FADING = 0.9  # of an expected cost, from one cheaper measurement to the next
+
 
 @dataclass(frozen=True)
 class Probe:
@@ -59,7 +61,7 @@ class LiveProbe:
     schedule: Schedule
     prefix: str = ""
     starts: dict[str, Nearby] = field(default_factory=dict)
-    seconds: float = 0.0  # of its last measurement
+    seconds: float = 0.0  # that the next measurement is expected to take
 
     @classmethod
     def of(cls, probe: Probe, problem: Problem, rtol: float) -> LiveProbe:
@@ -101,6 +103,10 @@ class LiveProbe:
         }
         self.starts = bench.nearby
         return {f"{self.prefix}{name}": estimate for name, estimate in found.items()}, overlaps
+
+    def spent(self, seconds: float) -> None:
+        """A dear measurement, such as a search anew, is expected again for some time."""
+        self.seconds = max(seconds, FADING * self.seconds)
 
 
 def refuse_twice(names: Sequence[str]) -> None:

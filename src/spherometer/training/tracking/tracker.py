@@ -208,7 +208,7 @@ class Tracker:
             values: dict[str, Any] = {**found, "tracking_overhead": self._clock.overhead(began)}
             values |= {} if moment.loss is None else {"training_loss": moment.loss}
             self._outlets.write(step, values, happened)
-        probe.seconds = time.perf_counter() - entered
+        probe.spent(time.perf_counter() - entered)
 
     def _read(
         self, probe: LiveProbe, found: dict[str, Estimate], overlaps: dict[str, float], seed: int
