@@ -19,7 +19,7 @@ from spherometer.records import RunReader
 from training.tracking.tracked_loops import train
 
 
-def is_gone(address: str, patience: float = 20.0) -> bool:
+def is_gone(address: str, patience: float = 60.0) -> bool:
     end = time.monotonic() + patience
     while time.monotonic() < end:
         try:
@@ -30,7 +30,7 @@ def is_gone(address: str, patience: float = 20.0) -> bool:
     return False
 
 
-def told_by(address: str, state: str, patience: float = 20.0) -> dict[str, object]:
+def told_by(address: str, state: str, patience: float = 60.0) -> dict[str, object]:
     """The only run, once it is in a state."""
     end = time.monotonic() + patience
     while time.monotonic() < end:
