@@ -1,6 +1,7 @@
 """Toy models and counterexamples of paper D (T17, T18, D-e1, D-e4), and Kaniel-Paige against Lanczos (D-e14)."""
 
 import math
+from decimal import Decimal, localcontext
 from itertools import pairwise
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 from spherometer import Hessian, Problem
-from spherometer.theory import DeepLinear, TwoWeights, kaniel_paige, lanczos_errors
+from spherometer.theory import DeepLinear, TwoClusters, TwoWeights, kaniel_paige, lanczos_errors
 
 
 class Product(nn.Module):
@@ -72,6 +73,16 @@ def test_T18_along_balanced_growth_the_sharpness_goes_to_zero_but_not_all_the_wa
     assert tops[-1] < 1e-10
     fixed = [TwoWeights(1 / k, 20 * k).sharpness for k in (1e2, 1e4, 1e6)]  # one weight is not bounded below
     assert fixed[0] < fixed[1] < fixed[2]
+
+
+@pytest.mark.parametrize("steepness", [1.0, 40.0, 100.0, 5000.0])
+def test_the_slope_of_two_clusters_keeps_its_digits(steepness):
+    toy = TwoClusters(steepness)
+    with localcontext() as context:
+        context.prec = 60
+        end = 1 / (1 + (-Decimal(steepness) * Decimal(toy.gap)).exp())
+        truth = float(Decimal(steepness) * end * (1 - end))
+    assert toy.steepest == pytest.approx(truth, rel=1e-12, abs=0)
 
 
 def random_matrix(size, seed, gap=0.0):

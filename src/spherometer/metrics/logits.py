@@ -61,7 +61,7 @@ def impurity_bounds(bench: Bench) -> Estimate:
 @metric(symbol="⟨Gini⟩", formula="⟨1 − Σ p_i²⟩ = ⟨tr M⟩", source="C Sec 5.3; Q25", cost="1 forward pass", unit="1")
 def gini(bench: Bench) -> Estimate:
     """The mean Gini impurity over all classes: 0 for one-hot outputs, (C−1)/C for uniform ones."""
-    return Estimate(float((1 - bench.shared(LogitBench).probabilities.square().sum(1)).mean()))
+    return Estimate(float(gini_impurities(bench.shared(LogitBench).probabilities).mean()))
 
 
 @metric(
@@ -73,8 +73,7 @@ def gini(bench: Bench) -> Estimate:
 )
 def binary_gini(bench: Bench) -> Estimate:
     """The mean Gini impurity of the question 'is it the most probable class?'; q is p_(1), not that of the label."""
-    largest = bench.shared(LogitBench).probabilities.amax(1)
-    return Estimate(float((2 * largest * (1 - largest)).mean()))
+    return Estimate(2 * float(gini_bounds(bench.shared(LogitBench).probabilities)[0].mean()))
 
 
 @metric(symbol="1/⟨λ⁽¹⁾⟩", formula="1 / impurity", source="C Fig 28; Q27", cost="1 forward pass", unit="1")
@@ -127,6 +126,13 @@ def gini_bounds(probabilities: Tensor) -> tuple[Tensor, Tensor]:
     ordered = probabilities.sort(dim=-1, descending=True).values
     largest, rest = ordered[..., 0], ordered[..., 1:].sum(-1)
     return largest * rest, largest.minimum(2 * largest * rest)
+
+
+def gini_impurities(probabilities: Tensor) -> Tensor:
+    """1 − Σ p_i² = Σ p_i (1 − p_i) of each sample (Q25); 1 − p_(1) is the sum of the others, which keeps its digits."""
+    ordered = probabilities.sort(dim=-1, descending=True).values
+    largest, others = ordered[..., 0], ordered[..., 1:]
+    return largest * others.sum(-1) + (others * (1 - others)).sum(-1)
 
 
 def _degenerate(bench: Bench) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from spherometer.estimators.side_by_side import largest_of_each
 from spherometer.metrics.bench import Bench
+from spherometer.operators.logit_hessian import logit_hessian, root_adjoint, root_product
 from spherometer.operators.many_outputs import LocalGrams, local_grams
 from spherometer.operators.sensitivity import Sensitivity
 from spherometer.operators.trial import Trial, try_out
@@ -100,7 +101,7 @@ def softmax_gram(found: Sensitivity) -> Tensor:
     """M J J' M for every sample."""
     assert found.input_gram is not None
     chances = found.outputs.double().softmax(1)
-    middle = torch.diag_embed(chances) - chances[:, :, None] * chances[:, None, :]
+    middle = logit_hessian(chances)
     return middle @ found.input_gram @ middle
 
 
@@ -134,7 +135,7 @@ class _Softmaxed:
         return self._middle((self._grams @ self._middle(vectors)).cpu())
 
     def _middle(self, vectors: Tensor) -> Tensor:
-        return self._chances * (vectors - (self._chances * vectors).sum(1, keepdim=True))
+        return root_product(self._chances, root_adjoint(self._chances, vectors))
 
 
 def _by_lanczos(bench: Bench, place: str, wrap: Callable[[LocalGrams], object] = lambda grams: grams) -> SampleNorms:

@@ -9,7 +9,9 @@ import torch
 from spherometer.metrics.bench import Bench
 from spherometer.metrics.impurity_weights import ImpurityWeights
 from spherometer.metrics.logit_bench import LogitBench, distribution
+from spherometer.metrics.logits import gini_impurities
 from spherometer.metrics.registry import metric
+from spherometer.operators.logit_hessian import logit_hessian
 from spherometer.operators.mean_jacobian import MeanJacobianGram
 from spherometer.operators.middle import drawn_score
 from spherometer.operators.tangent_kernel import TangentKernel, known_likelihood
@@ -170,8 +172,8 @@ def gauss_newton_trace_approximation(bench: Bench) -> Estimate:
     """The trace of G, C's approximation in which M and the Jacobian do not know of each other, and their ratio."""
     logits = bench.shared(LogitBench)
     p, grams = logits.probabilities, logits.grams
-    exact = (p * grams.diagonal(dim1=1, dim2=2)).sum(1) - torch.einsum("nc,nck,nk->n", p, grams, p)
-    product = (1 - p.square().sum(1)) * grams.diagonal(dim1=1, dim2=2).sum(1) / p.shape[1]
+    exact = (logit_hessian(p) * grams).sum((1, 2))
+    product = gini_impurities(p) * grams.diagonal(dim1=1, dim2=2).sum(1) / p.shape[1]
     entries = torch.stack([exact.mean(), product.mean(), product.mean() / exact.mean()])
     note = "" if bool(exact.mean() > 0) else "the trace is zero: there is no ratio"
     return Estimate(entries, labels=("exact", "approximation", "ratio"), note=note)

@@ -124,8 +124,8 @@ class TwoClusters:
     @property
     def steepest(self) -> float:
         """max ‖Jf‖ over the support: at its inner ends."""
-        end = 1 / (1 + math.exp(-self.steepness * self.gap))
-        return self.steepness * end * (1 - end)
+        height = math.exp(-self.steepness * self.gap)  # 1 − f keeps its digits as height / (1 + height)
+        return self.steepness * height / (1 + height) ** 2
 
     @property
     def lipschitz(self) -> float:
