@@ -18,6 +18,8 @@ def test_the_overview_teaches_every_command(run, words):
     assert outcome.out.startswith("Spherometer measures the geometry of neural networks")
     for command in COMMANDS.values():
         assert f"  {command.name:<9} {command.summary}\n            $ {command.examples[0]}\n" in outcome.out
+    assert "--version" not in outcome.out.partition("options for every command:")[2].partition("\n\n")[0]
+    assert "\nspherometer --version   the version, and that of torch\n" in outcome.out
     assert "exit codes: 0 done, 1 something that was to hold does not, 2 wrong use" in outcome.out
     assert max(map(len, outcome.out.splitlines())) <= 86
 

@@ -123,7 +123,8 @@ def overview() -> str:
             "options for every command:",
             "  --json      numbers as JSON on standard output, and nothing else there",
             "  --debug     on an error, show where in the program it arose",
-            "  --version   the version, and that of torch",
+            "",
+            "spherometer --version   the version, and that of torch",
             "",
             "exit codes: 0 done, 1 something that was to hold does not, 2 wrong use",
         ]

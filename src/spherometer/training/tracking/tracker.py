@@ -43,7 +43,8 @@ class Tracker:
         metrics: name or names of the catalogue, all measured `every` so often; or Probes with schedules and data of
             their own.
         every: a number of steps, a Schedule, or "log", "epoch", "jump".
-        budget: most tracking time for each second of training, 0.1 for 10 %; measurements wait until they fit.
+        budget: tracking time aimed at for each second of training, 0.1 for 10 %; after the first of each probe,
+            measurements wait until they fit.
         run: folder of a new run, or an open RunWriter, that keeps every row.
         watch: serve the live page of the run, on this machine; `page` is its address.
         sinks: objects with `log(dict, step)`, or functions.
