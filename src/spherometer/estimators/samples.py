@@ -24,7 +24,7 @@ def mean_and_error(samples: np.ndarray) -> tuple[float, float]:
     Example:
         >>> mean, error = mean_and_error(np.array([1.0, 3.0, 1.0, 3.0]))
         >>> mean, round(error, 3)
-        (2.0, 0.803)
+        (2.0, 1.356)
     """
     count = len(samples)
     if count < 2:

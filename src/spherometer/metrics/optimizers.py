@@ -32,8 +32,8 @@ def stability_threshold_of(optimizer: Optimizer) -> float:
     RMSprop, Adagrad) the optimiser sees H + γI, and AdamW shrinks weights by (1 − lr γ) beside its step.
 
     Example:
-        >>> stability_threshold_of(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
-        38.0
+        >>> stability_threshold_of(torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9))
+        7.6
     """
     group = _checked_groups(optimizer)[0]
     return _threshold(optimizer, group) / float(group["lr"])

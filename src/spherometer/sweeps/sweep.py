@@ -38,7 +38,8 @@ def sweep(
         workers: processes on this machine, each with its share of the cores; one for each core unless told otherwise.
         ray: address of a Ray cluster: "local" (started here), "auto", "host:port" or "ray://host:port" (extra `ray`).
         slurm: parameters of submitit, such as {"partition": "cpu", "timeout_min": 240} (extra `slurm`).
-        tell: called with the `Progress` at the beginning and each time a job has ended; `progress.display()` is one.
+        tell: called with the `Progress` at the beginning and each time a job has ended;
+            `with progress.shown() as tell:` gives one.
 
     Example:
         >>> outcomes = sweep([Job("mypackage.runs:train", {"seed": seed}) for seed in range(10)], "results", workers=2)

@@ -1,0 +1,95 @@
+"""What the documentation says is so: examples with an output are run, and numbers in prose held against the program."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import doctest
+import math
+import pkgutil
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import spherometer as sm
+from spherometer.theory import DeepLinear, TwoClusters
+
+ROOT = Path(__file__).parent.parent
+ILLUSTRATIONS = {"spherometer.training.evaluation.evaluate"}  # of a network and data that the reader has
+
+
+def names_for_examples() -> dict[str, Any]:
+    """What an example may take for granted."""
+    model = nn.Linear(3, 2)
+    problem = sm.Problem(model, nn.CrossEntropyLoss(), (torch.ones(4, 3), torch.tensor([0, 1, 0, 1])))
+    return {"math": math, "model": model, "nn": nn, "np": np, "problem": problem, "sm": sm, "torch": torch}
+
+
+def examples_with_output() -> Iterator[doctest.DocTest]:
+    """The examples of all docstrings that state what they print, with the names of their folder and module at hand."""
+    for info in pkgutil.walk_packages(sm.__path__, "spherometer."):
+        if info.name.endswith("__main__") or info.name.startswith("spherometer.integrations"):  # other libraries
+            continue
+        folder = vars(import_module(info.name.rpartition(".")[0]))
+        for test in doctest.DocTestFinder().find(import_module(info.name), info.name):
+            if any(example.want for example in test.examples):
+                test.globs = names_for_examples() | folder | test.globs
+                yield test
+
+
+def unknown_names(test: doctest.DocTest) -> set[str]:
+    """Names that the example takes from the reader: defined neither there nor among what is at hand."""
+    tree = ast.parse("".join(example.source for example in test.examples))
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    bound = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    bound |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    return {node.id for node in names} - bound - set(test.globs) - set(vars(builtins))
+
+
+def complaints(test: doctest.DocTest) -> str:
+    """What doctest says against the example; nothing where it prints what it states."""
+    said: list[str] = []
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=said.append)
+    return "".join(said)
+
+
+def as_example(text: str) -> doctest.DocTest:
+    return doctest.DocTestParser().get_doctest(text, names_for_examples(), "example", None, 0)
+
+
+def test_docstring_examples_print_what_they_state():
+    tests = list(examples_with_output())
+    assert len(tests) > 40
+    assert {test.name for test in tests if unknown_names(test)} == ILLUSTRATIONS
+    assert "".join(complaints(test) for test in tests if test.name not in ILLUSTRATIONS) == ""
+
+
+def test_a_wrong_example_is_told():
+    assert complaints(as_example(">>> torch.ones(2).sum()\ntensor(2.)\n")) == ""
+    assert "Got:\n    tensor(2.)" in complaints(as_example(">>> torch.ones(2).sum()\ntensor(3.)\n"))
+    assert "NameError" in complaints(as_example(">>> no_such_name\n1\n"))
+    assert unknown_names(as_example(">>> x = [len(y) for y in theirs]\n>>> x\n[1]\n")) == {"theirs"}
+
+
+def test_the_first_lines_of_the_readme_run(capsys):
+    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    exec(block[1], {})  # the page's own words
+    assert "sharpness" in capsys.readouterr().out
+
+
+def test_the_numbers_of_the_toys_are_those_of_the_page():
+    page = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
+    toys = [DeepLinear((scale, -scale, scale), 0.7) for scale in (1.0, 2.0, 3.0, 4.0)]
+    ratios = [f"{float(toy.eigenvalues[0]) / toy.trace:.2f}".lstrip("0") for toy in toys]
+    assert f"{', '.join(ratios)} at $s=1..4$" in page
+    steepest = re.search(r"\\lVert J\\rVert\\le([\d.]+)\\cdot10\^{-7}", page)
+    assert TwoClusters().steepest == pytest.approx(float(steepest[1]) * 1e-7, abs=0.05e-7)
