@@ -12,7 +12,7 @@ import tomllib
 from itertools import groupby
 from pathlib import Path
 
-from spherometer.recipes.recipe import place
+from spherometer.recipes.recipe import place, recipes
 from spherometer.recipes.result import RecipeResult
 from spherometer.report.results import words
 
@@ -59,7 +59,8 @@ def _index(papers: list[tuple[str, list[RecipeResult]]]) -> str:
     lines = [
         "# Results at laptop scale",
         "",
-        f"{len(results)} recipes run by `spherometer run ID` on two cores, {len(verdicts)} claims: {counts}. "
+        f"{len(results)} of {len(recipes())} recipes, run by `spherometer run ID` on two cores, "
+        f"{len(verdicts)} claims: {counts}. "
         "A laptop's network is smaller than the paper's, so a verdict is about the mechanism at that size; every "
         "departure is listed with its recipe. Claims and settings were written before the runs, and some were changed "
         "after a first look: [the list](revisions.md). A claim that fails is a finding: the pages say what was tried "

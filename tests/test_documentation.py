@@ -8,6 +8,7 @@ import doctest
 import math
 import pkgutil
 import re
+import tomllib
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -19,9 +20,11 @@ import torch
 from torch import nn
 
 import spherometer as sm
+from spherometer.recipes import recipes
 from spherometer.theory import DeepLinear, TwoClusters
 
 ROOT = Path(__file__).parent.parent
+NUMBER = re.compile(r"\b(?:[QTLG][1-9]\d?|[A-D]-e\d+)\b(?![./])")
 ILLUSTRATIONS = {"spherometer.training.evaluation.evaluate"}  # of a network and data that the reader has
 
 
@@ -62,6 +65,10 @@ def complaints(test: doctest.DocTest) -> str:
     return "".join(said)
 
 
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
 def as_example(text: str) -> doctest.DocTest:
     return doctest.DocTestParser().get_doctest(text, names_for_examples(), "example", None, 0)
 
@@ -81,15 +88,47 @@ def test_a_wrong_example_is_told():
 
 
 def test_the_first_lines_of_the_readme_run(capsys):
-    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    block = re.search(r"```python\n(.*?)```", page("README.md"), re.DOTALL)
     exec(block[1], {})  # the page's own words
     assert "sharpness" in capsys.readouterr().out
 
 
 def test_the_numbers_of_the_toys_are_those_of_the_page():
-    page = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
+    theory = page("docs/theory.md")
     toys = [DeepLinear((scale, -scale, scale), 0.7) for scale in (1.0, 2.0, 3.0, 4.0)]
     ratios = [f"{float(toy.eigenvalues[0]) / toy.trace:.2f}".lstrip("0") for toy in toys]
-    assert f"{', '.join(ratios)} at $s=1..4$" in page
-    steepest = re.search(r"\\lVert J\\rVert\\le([\d.]+)\\cdot10\^{-7}", page)
+    assert f"{', '.join(ratios)} at $s=1..4$" in theory
+    steepest = re.search(r"\\lVert J\\rVert\\le([\d.]+)\\cdot10\^{-7}", theory)
     assert TwoClusters().steepest == pytest.approx(float(steepest[1]) * 1e-7, abs=0.05e-7)
+
+
+def numbers_of_papers(text: str) -> set[str]:
+    """Q71, T12, L8, G5, A-e6; names of recipes such as A-T1 and paths of tables are something else."""
+    return set(NUMBER.findall(re.sub(r"\b[A-D]-[FTS]\w+", "", text)))
+
+
+def test_every_number_that_is_named_is_listed():
+    listed = re.findall(r"^\| (\S+) \|", page("docs/numbers.md"), re.MULTILINE)
+    assert len(listed) == len(set(listed)) + listed.count("id") - 1
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+    named = {number for file in files for number in numbers_of_papers(file.read_text(encoding="utf-8"))}
+    assert len(named) > 150
+    assert named <= set(listed)
+    assert numbers_of_papers("of A-T1 and Table 1, but T99 (Q71, A-e6)") == {"T99", "Q71", "A-e6"}
+
+
+def test_the_readme_counts_the_recipes_with_a_result():
+    kept = len(re.findall(r"^\| \[", page("docs/results/index.md"), re.MULTILINE))
+    assert f"of {kept} of the {len(recipes())} at laptop scale" in page("README.md")
+
+
+def test_the_page_of_results_says_how_many_recipes_it_has(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    assert f"\n0 of {len(recipes())} recipes, run by" in import_module("make_results")._index([])
+
+
+def test_the_readme_lists_every_extra():
+    extras = tomllib.loads(page("pyproject.toml"))["project"]["optional-dependencies"]
+    rows = re.search(r"\| extra \|.*?\n\n", page("README.md"), re.DOTALL)[0]
+    cells = [row.split("|")[1] for row in rows.strip().splitlines()[2:]]
+    assert sorted(name for cell in cells for name in re.findall(r"`(\w+)`", cell)) == sorted(extras)
