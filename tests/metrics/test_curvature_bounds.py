@@ -7,6 +7,8 @@ from torch import nn
 
 from assertions import assert_honest
 from spherometer import GaussNewton, HalfSquaredError, Hessian, Problem, Tracker
+from spherometer.metrics import Bench
+from spherometer.metrics.curvature_bounds import residual_term
 
 
 def dense_residual_term(problem):
@@ -151,3 +153,14 @@ def test_fewer_weights_than_eigenvalues_asked_for():
     assert found.labels == ("λ1", "λ2", "λ3")
     assert found.value.tolist() == pytest.approx(values.tolist(), abs=1e-9)
     assert one(problem, "log_determinant").value == pytest.approx(float(values[values > 1e-9].log().sum()), abs=1e-6)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate memory")])
+def test_a_full_memory_is_told_as_such(error, monkeypatch):
+    def full(*_):
+        raise error
+
+    monkeypatch.setattr("spherometer.metrics.curvature_bounds.jvp", full)
+    with pytest.raises(RuntimeError, match="memory") as caught:
+        residual_term(Bench(problem_and_twin("tanh")[0]))
+    assert caught.value is error

@@ -11,6 +11,7 @@ from reference.cases import BY_NAME
 from reference.naive_jacobians import singular_values
 from spherometer import Problem
 from spherometer.metrics import measure
+from spherometer.metrics.secants import pairs_of
 
 MODELS = ["relu in place", "conv2d", "conv residual", "batch norm eval", "attention", "transformer layer"]
 every_model = pytest.mark.parametrize("name", MODELS)
@@ -208,3 +209,21 @@ class TestManyOutputs:
     def test_the_same_seed_gives_the_same_number(self):
         once, again = (float(measure(self.problem(), ["mls"], seed=3)["mls"]) for _ in range(2))
         assert once == again
+
+
+def test_quantiles_of_many_outputs_have_a_bar_each_and_can_be_shown():
+    problem = problem_of(nn.Linear(50, 40).double(), torch.randn(3, 50, dtype=torch.float64))
+    found = measure(problem, ["input_jacobian_quantiles"])
+    estimate = found["input_jacobian_quantiles"].estimate
+    assert estimate.products > 0
+    assert estimate.error.shape == estimate.value.shape == (7,)
+    assert "largest" in str(found)
+    assert repr(estimate).startswith("[")
+
+
+def test_blocks_of_pairs_come_one_by_one():
+    blocks = pairs_of(20_000)
+    rows, columns, upper = next(blocks)
+    assert rows == columns == slice(0, 512)
+    assert int(upper.sum()) == 512 * 511 // 2
+    assert sum(int(upper.sum()) for _, _, upper in pairs_of(1100)) == 1100 * 1099 // 2

@@ -144,6 +144,8 @@ def _bends(bench: Bench, state: State, piece: Piece, chosen: Tensor) -> Tensor:
     try:
         return vmap(bend)(directions)
     except (NotImplementedError, RuntimeError) as error:
+        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):  # the latter on a CPU
+            raise
         if bench.problem.batchnorm == "train" and not bench.problem.splittable:
             raise ValueError(
                 "expected samples that do not see each other, got batchnorm='train': second derivatives of single "

@@ -62,7 +62,8 @@ def mls(bench: Bench) -> Estimate:
 def input_jacobian_quantiles(bench: Bench) -> Estimate:
     """How the spectral norm of the input-output Jacobian is spread over samples."""
     norms = bench.shared(input_norms)
-    return _labelled(norms.estimate(_quantiles(norms.values), _quantiles(norms.errors).amax(), _dead(norms)), LABELS)
+    errors = norms.errors.amax().expand(len(LABELS))
+    return _labelled(norms.estimate(_quantiles(norms.values), errors, _dead(norms)), LABELS)
 
 
 @metric(

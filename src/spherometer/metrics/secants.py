@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -49,16 +50,14 @@ def slopes_between(inputs: Tensor, outputs: Tensor) -> Slopes:
     return Slopes(largest.cpu(), torch.cat(kept).cpu(), note)
 
 
-def pairs_of(num: int) -> list[tuple[slice, slice, Tensor]]:
-    """Blocks of pairs, each with a mask of the pairs i < j."""
+def pairs_of(num: int) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Blocks of pairs one by one, each with a mask of the pairs i < j."""
     slices = [slice(start, min(start + BLOCK, num)) for start in range(0, num, BLOCK)]
-    blocks = []
     for i, rows in enumerate(slices):
         for columns in slices[i:]:
             shape = (rows.stop - rows.start, columns.stop - columns.start)
             upper = torch.ones(shape, dtype=torch.bool)
-            blocks.append((rows, columns, upper.triu(1) if rows == columns else upper))
-    return blocks
+            yield rows, columns, upper.triu(1) if rows == columns else upper
 
 
 def distances(first: Tensor, second: Tensor) -> Tensor:
