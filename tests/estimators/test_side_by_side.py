@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from reference.agreement import assert_close
+from spherometer.estimators.krylov import Krylov
+from spherometer.estimators.matrices import SymmetricMatrix
+from spherometer.estimators.search import error_bounds
 from spherometer.estimators.side_by_side import largest_of_each
 
 
@@ -60,6 +63,22 @@ def test_the_limit_of_products_is_kept_and_the_error_says_so():
     found = largest_of_each(Dense(decaying(3, 200, 0.1)), rtol=1e-6, max_products=4, generator=stream())
     assert found.products == 4
     assert bool((found.errors > 1e-6 * found.values).any())
+
+
+@pytest.mark.parametrize("products", [1, 2, 3, 5, 8])
+def test_the_errors_are_those_of_the_general_rule(products):
+    """Diagonal matrices and starts that are known, so that both see the same Ritz pairs."""
+    matrices = torch.stack([torch.diag(torch.linspace(1, 2, 20, dtype=torch.float64) ** k) for k in (1, 3, 9)])
+    found = largest_of_each(Dense(matrices), rtol=1e-9, max_products=products, generator=stream(3))
+    starts = torch.randn(3, 20, generator=stream(3), dtype=torch.float64)
+    for matrix, start, value, error in zip(matrices, starts, found.values, found.errors, strict=True):
+        krylov = Krylov(SymmetricMatrix(matrix), stream())
+        krylov.add(start)
+        for _ in range(products):
+            krylov.step()
+        ritz = krylov.ritz()
+        assert float(value) == pytest.approx(ritz.values[-1], rel=1e-12)
+        assert float(error) == pytest.approx(error_bounds(ritz)[-1], rel=1e-6, abs=4e-15 * float(value))
 
 
 def test_bad_tolerances_are_refused():

@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from spherometer.estimators.accuracy import check_rtol
+from spherometer.estimators.search import UNRESOLVED
 from spherometer.estimators.unseen import least_mass
 
 RISK = 1e-3  # accepted chance, for each sample, that the start vector does not show an eigenvector
@@ -39,10 +40,10 @@ def largest_of_each(
 ) -> Largest:
     """λ₁ of every matrix by Lanczos runs side by side, fully reorthogonalised, until all errors are below rtol·λ₁.
 
-    The error is min(r, max(r²/gap, r/3)) plus rounding, with r = β_m |s_m| the residual norm of the top Ritz pair and
-    gap its distance to the next Ritz value: an eigenvalue lies that near (Parlett 1998, §11.7; the same rule as
-    `eigenvalues`). It goes on until none that is 5 % larger could have stayed hidden, but with a chance of 1e-3 for
-    each sample that its random start vector has too small a share of the eigenvector.
+    The error is min(r, max(r²/gap, r/2)) plus rounding, with r = β_m |s_m| the residual norm of the top Ritz pair and
+    gap its distance to the nearest other Ritz value less that one's own residual: the rule of `error_bounds`
+    (Parlett 1998, §11.7). It goes on until none that is 5 % larger could have stayed hidden, but with a chance of 1e-3
+    for each sample that its random start vector has too small a share of the eigenvector.
 
     Example:
         >>> found = largest_of_each(grams, rtol=1e-3, generator=generator)
@@ -102,9 +103,10 @@ def _top_ritz(alphas: Tensor, betas: Tensor, dtype: torch.dtype) -> Largest:
         tridiagonal[:, k, k + 1] = tridiagonal[:, k + 1, k] = betas[:, k]
     values, vectors = torch.linalg.eigh(tridiagonal)
     top = values[:, -1].clamp_min(0)
-    residual = betas[:, -1] * vectors[:, -1, -1].abs()
-    gap = top - values[:, -2] if size > 1 else torch.zeros_like(top)
-    sharper = torch.maximum(residual.square() / gap.clamp_min(1e-300), residual / 3)
+    residuals = betas[:, -1:] * vectors[:, -1].abs()
+    residual, others = residuals[:, -1], values[:, :-1] + residuals[:, :-1]
+    gap = top - others.amax(1) if size > 1 else torch.zeros_like(top)
+    sharper = torch.maximum(residual.square() / gap.clamp_min(1e-300), UNRESOLVED * residual)
     rounding = 4 * torch.finfo(dtype).eps * top
     errors = torch.minimum(residual, sharper) + rounding
     return Largest(top, torch.where(top > 0, errors, 0.0), size)
