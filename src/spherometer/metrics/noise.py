@@ -157,9 +157,9 @@ def _gradient_forms(
     bench: Bench, num: int, noise: float, base: tuple[float, float], rtol: float
 ) -> tuple[Tensor, bool]:
     """(g'Hg, ‖g‖²) of every single gradient when there are few, else of random sums of them with the same mean."""
-    single = _single_gradients(bench) if bench.num_samples <= num else None
+    single = _single_forms(bench) if bench.num_samples <= num else None
     if single is not None:
-        return torch.tensor([_form(bench, gradient) for gradient in single], dtype=torch.float64), True
+        return single, True
     stream, rows = bench.generator("random gradients"), []
     for k in range(num):
         rows.append(_form(bench, random_gradient(bench.empirical_fisher, stream)))
@@ -171,19 +171,20 @@ def _gradient_forms(
     return pairs, False
 
 
-def _single_gradients(bench: Bench) -> list[Tensor] | None:
-    """The gradients of all terms, if no sample has more than one; their mean is the gradient of the loss."""
-    problem, state, found = bench.problem, bench.problem.state(bench.weights), list[Tensor]()
+def _single_forms(bench: Bench) -> Tensor | None:
+    """(g'Hg, ‖g‖²) of all terms, if no sample has more than one; the mean of these g is the gradient of the loss."""
+    problem, state, rows = bench.problem, bench.problem.state(bench.weights), list[tuple[float, float]]()
     for piece in problem.pieces(1):
         with differentiating():
             part = problem.evaluate(state, piece)
             size = num_slopes(problem.loss, part.outputs, part.targets)
             if size > 1:
                 return None
-            if size:
-                gradient = flatten(torch.autograd.grad(part.loss, state.weights, materialize_grads=True))
-                found.append(part.count * gradient)  # 1 but where classes have weights
-    return [gradient * (len(found) / problem.num_terms) for gradient in found]
+            if size == 0:
+                continue
+            gradient = flatten(torch.autograd.grad(part.loss, state.weights, materialize_grads=True))
+        rows.append(_form(bench, part.count * gradient))  # the count is 1 but where classes have weights
+    return torch.tensor(rows, dtype=torch.float64) * (len(rows) / problem.num_terms) ** 2
 
 
 def _with_noise(base: tuple[float, float], pairs: Tensor, noise: float) -> tuple[float, float]:

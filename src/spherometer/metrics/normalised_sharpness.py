@@ -87,7 +87,8 @@ def _estimated(bench: Bench, steps: int, rtol: float) -> tuple[Estimate, float]:
     curvature = torch.as_tensor(rough.value) + (0.0 if known is None else known)
     fits = _fits(bench, curvature, steps)
     squares = torch.cat([_squared_scales(weight, fits.get(name)) for name, weight in bench.tensors.items()])
-    push = trace(Rescaled(bench.hessian, (squares * (curvature > 0)).sqrt()), rtol=rtol, seed=bench.seed)
+    scaled = Rescaled(bench.hessian, (squares * (curvature > 0)).sqrt())
+    push = trace(scaled, rtol=rtol, memory=bench.problem.memory, seed=bench.seed)
     value = float(push.value) + sum(fit.pull for fit in fits.values())
     minimum, products = sum(fit.minimum for fit in fits.values()), push.products + rough.products
     error = hypot(float(push.error), (minimum - value) / 2)

@@ -15,7 +15,7 @@ MAX_DENSE = 2048  # rows of a Gram matrix whose eigenvalues are taken all at onc
 def naive_ratio(matrix: Tensor) -> float:
     """(Tr S)² / Tr(S²) of the sample covariance S; nan where nothing varies."""
     gram = _varying(matrix)
-    return math.nan if gram is None else float(gram.trace()) ** 2 / float(gram.square().sum())
+    return math.nan if gram is None else (float(gram.trace()) / float(gram.norm())) ** 2
 
 
 def corrected_ratio(matrix: Tensor) -> float:
@@ -27,13 +27,13 @@ def corrected_ratio(matrix: Tensor) -> float:
     num, kernel = len(matrix), _varying(matrix)
     if num < 4 or kernel is None:
         return math.nan
-    lengths = kernel.diagonal()
-    apart = (lengths[:, None] + lengths - 2 * kernel).clamp_min(0)  # ‖x_i − x_j‖²
+    lengths = kernel.diagonal().clone()
+    apart = (-2 * kernel).add_(lengths).add_(lengths[:, None]).clamp_min_(0)  # ‖x_i − x_j‖²
     total, rows = apart.sum(), apart.sum(1)
-    traces = (total.square() - 4 * rows.square().sum() + 2 * apart.square().sum()) / 4
-    hollow = kernel - torch.diag(lengths)
+    traces = (total.square() - 4 * rows.square().sum() + 2 * apart.norm().square()) / 4
+    hollow = kernel.fill_diagonal_(0)
     sums = hollow.sum(1)
-    squares = hollow.square().sum() + hollow.sum().square() / ((num - 1) * (num - 2)) - 2 / (num - 2) * sums @ sums
+    squares = hollow.norm().square() + hollow.sum().square() / ((num - 1) * (num - 2)) - 2 / (num - 2) * sums @ sums
     denominator = float(squares) / (num * (num - 3))
     numerator = float(traces) / (num * (num - 1) * (num - 2) * (num - 3))
     return numerator / denominator if denominator > 0 else math.nan
@@ -54,12 +54,14 @@ def _gram(matrix: Tensor) -> Tensor:
     """X X' in double precision, block by block of columns: no second copy of a large matrix."""
     total = torch.zeros(len(matrix), len(matrix), dtype=torch.float64, device=matrix.device)
     for columns in matrix.split(8192, dim=1):
-        total += columns.double() @ columns.double().T
+        wide = columns.double()
+        total.addmm_(wide, wide.T)
     return total.cpu()
 
 
 def _varying(matrix: Tensor) -> Tensor | None:
     """The Gram matrix of the samples less their mean, or None when they are all equal within rounding."""
     gram = _gram(matrix)
-    centred = gram - gram.mean(0) - gram.mean(1)[:, None] + gram.mean()
-    return centred if float(centred.trace()) > 1e-12 * float(gram.trace()) else None
+    total, means = float(gram.trace()), gram.mean(0)
+    gram.sub_(means).sub_(means[:, None]).add_(means.mean())  # in place: of many samples there is room for few copies
+    return gram if float(gram.trace()) > 1e-12 * total else None
