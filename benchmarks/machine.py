@@ -12,7 +12,7 @@ _switches: list[str] = []
 
 
 def keep_memory() -> None:
-    """Let the process keep freed memory, for every tool in it (PERFORMANCE.md)."""
+    """Let the process keep freed memory, for every tool in it."""
     keep_freed_memory()
     _switches.append("freed memory kept in the process")
 

@@ -132,3 +132,22 @@ def test_the_readme_lists_every_extra():
     rows = re.search(r"\| extra \|.*?\n\n", page("README.md"), re.DOTALL)[0]
     cells = [row.split("|")[1] for row in rows.strip().splitlines()[2:]]
     assert sorted(name for cell in cells for name in re.findall(r"`(\w+)`", cell)) == sorted(extras)
+
+
+def test_docstrings_name_only_files_that_are_there():
+    files = [path for folder in ("src", "tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")]
+    files.remove(Path(__file__))
+    named = {name for file in files for name in re.findall(r"\b(?:docs/)?[A-Za-z]+\.md\b", file.read_text("utf-8"))}
+    pages = [name for name in named if name.startswith("docs/") or name[0].isupper()]
+    assert "docs/operators.md" in pages
+    assert [name for name in pages if not (ROOT / name).exists()] == []
+
+
+def test_what_a_user_calls_has_an_example():
+    for name in (
+        *("Fisher EmpiricalFisher Preconditioned SpectralDensity accuracy_gap export_runs".split()),
+        *("theory.levina_bickel theory.kaniel_paige zoo.load_data zoo.build_model training.Training".split()),
+        *("training.load_checkpoint training.gradient_masking training.fgsm training.apgd".split()),
+    ):
+        folder, _, last = f"spherometer.{name}".rpartition(".")
+        assert "Example:" in getattr(import_module(folder), last).__doc__, name

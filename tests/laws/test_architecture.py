@@ -1,4 +1,4 @@
-"""A folder imports only from folders above it (DESIGN.md section 1)."""
+"""A folder imports only from folders above it, in the order of the list below."""
 
 import ast
 from collections.abc import Iterator

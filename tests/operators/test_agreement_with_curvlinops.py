@@ -1,4 +1,4 @@
-"""curvlinops as an independent oracle, where it is right (ECOSYSTEM.md section 0)."""
+"""curvlinops as an independent oracle, where it is right."""
 
 import pytest
 from torch import nn

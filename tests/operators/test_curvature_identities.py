@@ -1,4 +1,4 @@
-"""Identities of the papers (PAPERS.md section 1.6) that tie the operators to each other."""
+"""Identities of the papers (docs/numbers.md) that tie the operators to each other."""
 
 import math
 

@@ -11,7 +11,7 @@ KEPT_BYTES = 2**31 - 1  # the largest that mallopt takes
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed memory in the process instead of giving it back after each product (PERFORMANCE.md)."""
+    """Let glibc keep freed memory in the process instead of giving it back after each product."""
     try:
         library = ctypes.CDLL(None)
         kept = [library.mallopt(name, KEPT_BYTES) for name in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD)]

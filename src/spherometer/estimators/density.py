@@ -26,6 +26,10 @@ class SpectralDensity:
 
     `nodes` and `weights` are (num_vectors, num_steps) in float64, nodes ascending, weights summing to one in each
     row; where a Krylov space was exhausted early the row is filled up with nodes of weight zero.
+
+    Example:
+        >>> spectral_density(torch.diag(torch.arange(9.0)), num_vectors=2, num_steps=3)
+        SpectralDensity of 9 rows: 2 vectors x 3 steps (6 products)
     """
 
     nodes: Tensor
@@ -33,6 +37,11 @@ class SpectralDensity:
     num_rows: int
     products: int
     seconds: float
+
+    def __repr__(self) -> str:
+        num_vectors, num_steps = self.nodes.shape
+        size = f"{num_vectors} vector{'' if num_vectors == 1 else 's'} x {num_steps} steps"
+        return f"SpectralDensity of {self.num_rows:,} rows: {size} ({self.products:,} products)"
 
     def moment(self, power: int) -> Estimate:
         """tr A^k = n · mean over probes of Σ_j w_j t_j^k; each probe is exact for k ≤ 2·num_steps − 1 (D-e15, T21).

@@ -158,7 +158,11 @@ def generalisation_gap(train: Problem, test: Problem) -> Estimate:
 
 
 def accuracy_gap(train: Problem, test: Problem) -> Estimate:
-    """Train accuracy − test accuracy (D Sec 4; Q6)."""
+    """Train accuracy − test accuracy (D Sec 4; Q6).
+
+    Example:
+        >>> accuracy_gap(problem, problem.restricted((test_inputs, test_targets)))
+    """
     return Estimate(float(accuracy(Bench(train))) - float(accuracy(Bench(test))))
 
 

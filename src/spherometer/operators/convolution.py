@@ -24,9 +24,9 @@ class FastConvolution(TorchFunctionMode):
 
     Values and derivatives are those of PyTorch up to rounding. Only the forward pass has to run inside; backward passes
     may come later. Third derivatives are right too, also through batch norm on batch statistics, where PyTorch's own
-    are wrong (ECOSYSTEM.md section 0). What is not covered is left to PyTorch: asymmetric 'same' padding, inputs
-    without a batch, complex numbers, tensor subclasses, autocast, forward mode and `torch.func`. A mode that is to see
-    the calls has to be entered after this one.
+    are wrong. What is not covered is left to PyTorch: asymmetric 'same' padding, inputs without a batch, complex
+    numbers, tensor subclasses, autocast, forward mode and `torch.func`. A mode that is to see the calls has to be
+    entered after this one.
     """
 
     def __torch_function__(

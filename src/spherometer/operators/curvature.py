@@ -116,7 +116,7 @@ class CurvatureOperator(Operator):
         return self.gradient() if bool(self.gradient().norm() > 0) else None
 
     def rounding(self, columns: Tensor) -> Tensor | None:
-        """|v'A₃₂v − v'A₆₄v| on a few samples: what float32 does to the matrix itself (PERFORMANCE.md)."""
+        """|v'A₃₂v − v'A₆₄v| on a few samples: what float32 does to the matrix itself."""
         if self.dtype == torch.float64:
             return None
         sample = self.problem.sample(NUM_ROUNDED)

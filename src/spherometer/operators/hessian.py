@@ -22,7 +22,7 @@ class Hessian(CurvatureOperator):
     """H = D²l, the matrix of second derivatives of the loss in the chosen parameters (A Eq 3, C Eq 5).
 
     Products are taken in reverse mode over reverse mode, the differentiation that was measured exact through every
-    normalisation layer on this torch (ECOSYSTEM.md section 0): Hv = ∇(∇l·v), on one kept graph of ∇l.
+    normalisation layer on this torch (docs/operators.md): Hv = ∇(∇l·v), on one kept graph of ∇l.
 
     Example:
         >>> H = Hessian(problem)

@@ -199,6 +199,9 @@ class Preconditioned(Operator):
     """D^(−1/2) A D^(−1/2) for a positive diagonal D: the curvature an adaptive optimiser sees.
 
     Its largest eigenvalue, not the plain sharpness, decides whether Adam or RMSprop is stable (Cohen et al. 2022).
+
+    Example:
+        >>> sm.eigenvalues(Preconditioned(sm.Hessian(problem), preconditioner(problem, optimizer)))
     """
 
     def __init__(self, operator: Operator, diagonal: Tensor) -> None:

@@ -50,7 +50,11 @@ def read_runs(
 
 
 def export_runs(folder: str | Path, path: str | Path, what: What = "rows", **options: Any) -> Path:
-    """The table of `read_runs` as a .csv or .parquet file, whole or not at all."""
+    """The table of `read_runs` as a .csv or .parquet file, whole or not at all.
+
+    Example:
+        >>> export_runs("runs", "sharpness.parquet", names=["sharpness"], settings=["lr"])
+    """
     target = Path(path)
     if target.suffix not in (".csv", ".parquet"):
         raise ValueError(f"expected a file that ends in .csv or .parquet, got {target.name!r}")

@@ -51,6 +51,10 @@ def levina_bickel(points: Tensor, num_neighbours: int = 10) -> Estimate:
 
     Points that share neighbours have correlated logarithms: the error bar spreads each residual over its point and the
     k neighbours before squaring, so that shared neighbours add up.
+
+    Example:
+        >>> round(float(levina_bickel(torch.rand(2000, 2, generator=torch.Generator().manual_seed(0)))))
+        2
     """
     arguments.whole("num_neighbours", num_neighbours, least=2)
     distances, neighbours, note = _distances(points, num_neighbours)

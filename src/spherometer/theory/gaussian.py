@@ -22,6 +22,8 @@ class TruncatedGaussian(Support):
     Example:
         >>> print(TruncatedGaussian(1, tail=0.01).radius(1000, 0.1))
         solved: 1.07
+        >>> TruncatedGaussian(1, tail=0.01)
+        TruncatedGaussian of dimension 1 and diameter 5.152
     """
 
     detour = 1.0

@@ -31,6 +31,10 @@ def kaniel_paige(spectrum: Tensor, cosine: float, num_steps: int) -> Tensor:
     Args:
         spectrum: eigenvalues in any order; only λ₁, λ₂ and λ_n count.
         cosine: the size of cos φ.
+
+    Example:
+        >>> kaniel_paige(torch.tensor([3.0, 2.0, 1.0]), cosine=0.8, num_steps=3)
+        tensor([1.1250, 0.1250, 0.0039], dtype=torch.float64)
     """
     arguments.whole("num_steps", num_steps)
     values = arguments.rows("spectrum", torch.as_tensor(spectrum).reshape(-1, 1), least=2).flatten().sort().values

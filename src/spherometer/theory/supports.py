@@ -34,6 +34,9 @@ class Support(ABC):
     diameter: float
     detour: float | None = None
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} of dimension {self.dimension} and diameter {self.diameter:.4g}"
+
     @abstractmethod
     def ball_probability(self, radius: float) -> float:
         """Φ(r) ≤ P[B(x, r)] for every point x of the support; never decreasing in r."""

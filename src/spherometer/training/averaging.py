@@ -44,7 +44,7 @@ class IterateAverage:
             self.averaged.update_parameters(self.model)
 
     def finished(self, batches: Iterable[Any]) -> nn.Module:
-        """The averaged model, its batch-norm statistics recomputed over the batches of inputs [I]."""
+        """The averaged model, its batch-norm statistics recomputed over the batches of inputs (our reading)."""
         if not self.num_averaged:
             raise RuntimeError(f"nothing was averaged: update(t) was never called with t of at least {self.start}")
         update_bn(batches, self.averaged)

@@ -55,8 +55,8 @@ class Mixup:
 class CropAndFlip:
     """With probability p per sample: pad by zeros, crop back at a random place, mirror left-right half of the time.
 
-    A B.3, L15 (per sample [I]). Images are (n, channels, height, width); targets pass unchanged. On standardised
-    images the padding is the mean colour, not black.
+    A B.3, L15 (per sample is our reading). Images are (n, channels, height, width); targets pass unchanged. On
+    standardised images the padding is the mean colour, not black.
 
     Example:
         >>> inputs, targets = CropAndFlip(probability=0.5)(inputs, targets, generator)

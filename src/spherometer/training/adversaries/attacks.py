@@ -111,7 +111,11 @@ class PGD:
 
 
 def fgsm(radius: float, norm: Norm = "linf", *, bounds: Bounds = (0.0, 1.0)) -> PGD:
-    """The fast gradient method: one step of full length from the input itself.  Goodfellow et al. (2015)."""
+    """The fast gradient method: one step of full length from the input itself.  Goodfellow et al. (2015).
+
+    Example:
+        >>> adversarial = fgsm(8 / 255)(model, inputs, targets, torch.Generator().manual_seed(0))
+    """
     return PGD(radius, norm, num_steps=1, step_size=radius or 1.0, random_start=False, bounds=bounds)
 
 

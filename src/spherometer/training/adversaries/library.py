@@ -74,5 +74,9 @@ class AutoAttack:
 
 
 def apgd(radius: float, norm: Norm = "linf", *, num_steps: int = 100) -> AutoAttack:
-    """APGD on the cross-entropy alone: ascent whose step size looks after itself."""
+    """APGD on the cross-entropy alone: ascent whose step size looks after itself.
+
+    Example:
+        >>> robust_accuracy(model, (inputs, targets), apgd(8 / 255))
+    """
     return AutoAttack(radius, norm, attacks=("apgd-ce",), num_steps=num_steps)

@@ -22,6 +22,9 @@ def gradient_masking(model: nn.Module, data: Data, attack: Attack, *, seed: int 
     After Athalye et al. (2018) and Carlini et al. (2019): a single step breaks more than many; noise breaks more than
     the attack; a ball that holds every input leaves samples standing; gradients are zero to the last digit. The first
     two allow for chance by a sign test on the samples on which the two attacks differ.
+
+    Example:
+        >>> gradient_masking(model, (inputs, targets), PGD(8 / 255, num_steps=20)).message
     """
     right = right_answers(model, data, batch_size=batch_size)
     standing = withstanding(model, data, attack, right, seed=seed, batch_size=batch_size)

@@ -46,8 +46,8 @@ class Penalty(ABC):
 def differentiable(num_derivatives: int) -> Iterator[None]:
     """Forward passes inside can be differentiated so often, rightly and quickly.
 
-    Fused attention has no second derivative, fused norms have a wrong third one (ECOSYSTEM.md section 0), and the
-    second one of convolutions is slow; each has its twin here.
+    Fused attention has no second derivative, fused norms have a wrong third one, and the second one of convolutions is
+    slow; each has its twin here.
     """
     with sdpa_kernel(SDPBackend.MATH), FastConvolution(), DecomposedNorms() if num_derivatives > 2 else nullcontext():
         yield

@@ -42,6 +42,10 @@ def load_data(
     the layout that torchvision uses. Nothing is ever downloaded. `num` keeps the first so many. Inputs are floats in
     [0, 1]; `standardise` is None, "componentwise", "channelwise" (statistics of the whole training split, L35),
     "imagenet", "cifar" or a Standardisation.
+
+    Example:
+        >>> load_data("digits", num=100).inputs.shape
+        torch.Size([100, 1, 8, 8])
     """
     dataset = _load_plain(name_or_path, root=root, train=train, num=num)
     if standardise is None:

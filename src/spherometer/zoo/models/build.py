@@ -34,6 +34,10 @@ def build_model(
 
     What is left None keeps the default of the architecture. Weights are drawn from `seed`; the global random state is
     the same after as before.
+
+    Example:
+        >>> build_model("digits-mlp", width=32)(torch.zeros(1, 1, 8, 8)).shape
+        torch.Size([1, 10])
     """
     sizes: dict[str, object] = {"num_classes": num_classes, "input_shape": input_shape, "width": width, "depth": depth}
     switches: dict[str, object] = {"batchnorm": batchnorm, "activation": activation, "bias": bias}
