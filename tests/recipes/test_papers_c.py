@@ -28,6 +28,7 @@ from spherometer.recipes.papers.c_curves import (
 from spherometer.recipes.papers.c_edge import edge_claims
 from spherometer.recipes.papers.c_impurity import largest_probability
 from spherometer.recipes.papers.c_methods import error_reduction
+from spherometer.recipes.papers.c_phases import clipped
 from spherometer.recipes.papers.c_trajectory import _turning
 from spherometer.recipes.results import Results, Run
 from spherometer.records import RunWriter
@@ -358,7 +359,7 @@ RATIO = 0.25
 def stochastic(tmp_path, name, ratio=RATIO):
     """The runs of a recipe with batches at smoke scale: constant curves, ρ_B as given."""
     experiment = find_recipe(name).at("smoke")
-    rows = {"sharpness": 5.0, "impurity": 0.3, "ones_logit_jacobian": 2.0}
+    rows = {"sharpness": 5.0, "impurity": 0.3, "ones_logit_jacobian": 2.0, "mean_logit_jacobian_norm": 3.0}
     runs = []
     for run in experiment.runs:
         known = {f"gradient_ratio:batch_size={run.labels['batch']}": ratio} if run.labels["batch"] < 100 else {}
@@ -375,6 +376,34 @@ def test_batches_have_their_own_threshold(name, tmp_path):
     for one in series:
         assert one.style == "dotted"
         assert one.y == pytest.approx([2 * RATIO / results.runs[0].labels["rate"]] * 8)
+
+
+@pytest.mark.parametrize(("name", "number"), [("C-F2", 2), ("C-F26", 3), ("C-F4", 1), ("C-F28", 1), ("C-F5", 6)])
+def test_sgd_is_drawn_with_both_thresholds(name, number, tmp_path):
+    experiment, results = stochastic(tmp_path, name)
+    asked = [run.job.settings["measurement"]["track"] for run in experiment.runs]
+    batches = [run.labels["batch"] for run in experiment.runs]
+    assert all(f"gradient_ratio:batch_size={size}" in names for size, names in zip(batches, asked, strict=True))
+    panels = [panel for panel in experiment.figure(results).panels if panel.y_label == "‖H‖"]
+    edges = [one for panel in panels for one in panel.series if "2ρ_B/η" in one.label]
+    heights = {line.y for panel in panels for line in panel.lines if line.y is not None}
+    assert len(edges) == number
+    assert heights == {2 / run.labels["rate"] for run in results.runs}
+    assert {round(float(height), 9) for one in edges for height in one.y} == {round(RATIO * y, 9) for y in heights}
+    assert any("5,000 of 50,000" in line and "ρ_B" in line for line in find_recipe(name).at("paper").departures)
+
+
+def test_bands_end_at_the_smallest_value_seen():
+    steps = np.arange(3.0)
+    band = clipped([(steps, np.array([1.0, 2.0, 9.0])), (steps, np.array([1.0, 2.0, 0.5]))], "‖⟨J⟩‖²")
+    assert band.low == pytest.approx([1.0, 2.0, 0.5])
+    assert band.high[2] > 9
+    assert clipped([(steps, steps)], "one seed").low is None
+    assert np.isnan(clipped([(steps, steps * np.nan)] * 2, "nothing").low).all()
+
+
+def test_an_axis_of_samples_is_told():
+    assert any("samples seen" in line for line in find_recipe("C-F5").at("paper").departures)
 
 
 @pytest.mark.parametrize(("ratio", "answer"), [(0.98, "holds"), (0.5, "fails")])

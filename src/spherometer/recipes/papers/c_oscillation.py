@@ -14,6 +14,7 @@ from spherometer.recipes.margins import every
 from spherometer.recipes.papers.c_curves import NORM, combined, correlation, log_correlation, scaled, square
 from spherometer.recipes.papers.c_edge import TOGETHER, edge_claims
 from spherometer.recipes.papers.c_runs import batches, departures, plain_run, rates, seeds
+from spherometer.recipes.papers.c_stochastic import ratio_request, ratio_said, thresholds
 from spherometer.recipes.recipe import Experiment, Scale, Table, at_scale, recipe, variant
 from spherometer.recipes.results import Curve, Results, Run
 
@@ -34,11 +35,11 @@ def window_run(scale: Scale, seed: int) -> Run:
     return plain_run(
         scale,
         "cnn6",
-        {"rate": rate, "seed": seed},
+        {"rate": rate, "batch": size, "seed": seed},
         rate=rate,
         batch=size,
         steps=windows[-1][1],
-        track=["sharpness", NORM, "impurity"],
+        track=["sharpness", NORM, "impurity", ratio_request(scale, size)],
         track_every=1,
         track_within=[step for window in windows for step in window],
     )
@@ -75,8 +76,10 @@ def oscillation(scale: Scale, *, number: int = 2) -> Experiment:
     return Experiment(
         runs=[window_run(scale, seed) for seed in seeds(scale)],
         claims=[*claims, *printed],
-        figure=partial(_figure, windows=windows),
-        departures=departures(scale, "cnn6", *_windows_said(scale), *([ABOUT_SAID] if printed else [])),
+        figure=partial(_figure, windows=windows, scale=scale),
+        departures=departures(
+            scale, "cnn6", *_windows_said(scale), *([ABOUT_SAID] if printed else []), *ratio_said(scale)
+        ),
         table=partial(_table, windows=windows) if number == 3 else None,
     )
 
@@ -133,8 +136,9 @@ def _fall(results: Results, *, windows: tuple[tuple[int, int], ...]) -> list[flo
     return [log(one / other) for one, other in zip(first, last, strict=True)]
 
 
-def _figure(results: Results, *, windows: tuple[tuple[int, int], ...]) -> Panels:
-    panels, rate = [], results.values("rate")[0]
+def _figure(results: Results, *, windows: tuple[tuple[int, int], ...], scale: Scale) -> Panels:
+    panels, labels = [], {name: results.values(name)[0] for name in ("rate", "batch")}
+    threshold = thresholds(results, scale, labels)[0]
     for window in windows:
         sharpness, norm = _pairs(results, window)[0]
         factor = _ratios(results, window)[0]
@@ -146,11 +150,12 @@ def _figure(results: Results, *, windows: tuple[tuple[int, int], ...]) -> Panels
                 [
                     over_seeds([sharpness], "‖H‖"),
                     over_seeds([scaled(norm, factor)], "λ̂*‖⟨J⟩‖²", style="dashed"),
+                    over_seeds([_part(threshold, window)], "2ρ_B/η", style="dotted"),
                 ],
-                lines=[Line("2/η", y=2 / rate)],
+                lines=[Line("2/η", y=2 / labels["rate"])],
             )
         )
-    return Panels(panels, caption="One run of SGD, every step; λ̂* is the mean factor of the window.")
+    return Panels(panels, caption="One run of SGD, every step; λ̂* is the mean factor of the window. Dotted: 2ρ_B/η.")
 
 
 def _table(results: Results, *, windows: tuple[tuple[int, int], ...]) -> Table:

@@ -1,17 +1,17 @@
-"""Paper C, Sec 5: the three phases of ‖⟨J⟩‖² and what step and batch size do to them (C-F4, F5, F28)."""
+"""Paper C, Sec 5: the three phases of ‖⟨J⟩‖² (C-F4, F28)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import log, nan
 from typing import Any
 
 import numpy as np
 
-from spherometer.figures.panels import Line, Panel, Panels, over_seeds
+from spherometer.figures.panels import Line, Panel, Panels, Series, over_seeds
 from spherometer.recipes.claims import Claim
-from spherometer.recipes.margins import falling, rising
 from spherometer.recipes.papers.c_curves import (
     IMPURE,
     NORM,
@@ -19,17 +19,16 @@ from spherometer.recipes.papers.c_curves import (
     correlation,
     end_of_regularisation,
     mean_within,
-    plateau,
     regularisation_period,
     square,
     value_at,
 )
 from spherometer.recipes.papers.c_runs import SCALARS, batches, departures, plain_run
+from spherometer.recipes.papers.c_stochastic import ratio_request, ratio_said, thresholds
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe, variant
 from spherometer.recipes.results import Curve, Results, Run
 
 RATES, SIZES = (0.01, 0.02, 0.03), (128, 64, 32)
-SMOOTH = {"smoke": 2, "laptop": 5, "paper": 20}
 EPOCHS = {"smoke": 5, "laptop": 40, "paper": 150}
 MOST_STEPS = 100_000  # Setting 1
 FASTER = {"smoke": 5, "laptop": 8, "paper": 1}  # so fast that noise holds the sharpness down, as in the paper
@@ -41,21 +40,23 @@ def phase_run(scale: Scale, rate: float, batch: int, seed: int) -> Run:
     steps = min(EPOCHS[scale] * samples // batch, MOST_STEPS)
     labels = {"rate": rate, "batch": batch, "seed": seed}
     every = max(1, steps // at_scale(scale, smoke=10, laptop=40, paper=1000))
-    return plain_run(scale, "cnn6", labels, rate=rate, batch=batch, steps=steps, track=list(SCALARS), track_every=every)
+    track = [*SCALARS, ratio_request(scale, batch)]
+    return plain_run(scale, "cnn6", labels, rate=rate, batch=batch, steps=steps, track=track, track_every=every)
 
 
-def _seeds(scale: Scale) -> range:
+def phase_seeds(scale: Scale) -> range:
     """More than elsewhere: noise decides when a run is over."""
     return range(at_scale(scale, smoke=2, laptop=6, paper=6))
 
 
-def _rates(scale: Scale) -> list[float]:
+def phase_rates(scale: Scale) -> list[float]:
+    """The paper's three, as this scale uses them."""
     return [FASTER[scale] * rate for rate in RATES]
 
 
 def usual_runs(scale: Scale) -> list[Run]:
     """B = 128, η = 0.01."""
-    return [phase_run(scale, _rates(scale)[0], batches(scale, SIZES)[0], seed) for seed in _seeds(scale)]
+    return [phase_run(scale, phase_rates(scale)[0], batches(scale, SIZES)[0], seed) for seed in phase_seeds(scale)]
 
 
 @recipe(
@@ -103,15 +104,17 @@ def phases(scale: Scale, *, inverse: bool = False) -> Experiment:
     return Experiment(
         runs=usual_runs(scale),
         claims=[follows] if inverse else claims,
-        figure=partial(_figure, inverse=inverse),
-        departures=departures(scale, "cnn6", *_lengths(scale), faster=FASTER, num_seeds="six"),
+        figure=partial(_figure, inverse=inverse, scale=scale),
+        departures=departures(scale, "cnn6", *phase_lengths(scale), faster=FASTER, num_seeds="six"),
     )
 
 
-def _lengths(scale: Scale) -> list[str]:
+def phase_lengths(scale: Scale) -> list[str]:
+    """What the runs leave open or have smaller."""
     said = ["phase II begins where the sharpness has reached 90 % of its highest value: chosen here"]
     said += ["six seeds"] if scale == "laptop" else []
-    return [*said, f"{EPOCHS[scale]} epochs, at most {MOST_STEPS:,} steps: the text says until convergence, below that"]
+    length = f"{EPOCHS[scale]} epochs, at most {MOST_STEPS:,} steps: the text says until convergence, below that"
+    return [*said, length, *ratio_said(scale)]
 
 
 def _margin(results: Results, *, what: Any) -> list[float]:
@@ -160,33 +163,43 @@ def _following(impurity: Curve, _: Curve, norm: Curve) -> float:
     return correlation(np.stack([(both[1:, 0] + both[:-1, 0]) / 2, growth], 1))
 
 
-def _figure(results: Results, *, inverse: bool) -> Panels:
+def _figure(results: Results, *, inverse: bool, scale: Scale) -> Panels:
     squares = [square(curve) for curve in results.curve(NORM)]
     ends = [end_of_regularisation(curve) for curve in results.curve("impurity")]
     known = [end for end in ends if np.isfinite(end)]
     mark = [Line("end of the ARP (mean)", x=float(np.mean(known)))] if known else []
-    rate = results.values("rate")[0]
+    labels = {name: results.values(name)[0] for name in ("rate", "batch")}
     panels = [
-        Panel("‖⟨J⟩‖²", "step", "‖⟨J⟩‖²", [over_seeds(squares, "‖⟨J⟩‖²")], lines=mark),
+        Panel("‖⟨J⟩‖²", "step", "‖⟨J⟩‖²", [clipped(squares, "‖⟨J⟩‖²")], lines=mark),
         Panel(
             "‖H‖",
             "step",
             "‖H‖",
-            [over_seeds(results.curve("sharpness"), "‖H‖")],
-            lines=[*mark, Line("2/η", y=2 / rate)],
+            [
+                clipped(results.curve("sharpness"), "‖H‖"),
+                clipped(thresholds(results, scale, labels), "2ρ_B/η", style="dotted"),
+            ],
+            lines=[*mark, Line("2/η", y=2 / labels["rate"])],
         ),
         Panel(
             "⟨λ⁽¹⁾⟩",
             "step",
             "⟨λ⁽¹⁾⟩",
-            [over_seeds(results.curve("impurity"), "⟨λ⁽¹⁾⟩")],
+            [clipped(results.curve("impurity"), "⟨λ⁽¹⁾⟩")],
             lines=[*mark, Line("", y=IMPURE)],
         ),
     ]
     if inverse:
         turned = [(steps, 1 / values) for steps, values in results.curve("impurity")]
-        panels.append(Panel("1/⟨λ⁽¹⁾⟩", "step", "1/⟨λ⁽¹⁾⟩", [over_seeds(turned, "1/⟨λ⁽¹⁾⟩")], lines=mark))
+        panels.append(Panel("1/⟨λ⁽¹⁾⟩", "step", "1/⟨λ⁽¹⁾⟩", [clipped(turned, "1/⟨λ⁽¹⁾⟩")], lines=mark))
     return Panels(panels, columns=2 if inverse else 3, caption="SGD; mean and standard deviation over seeds.")
+
+
+def clipped(curves: Sequence[Curve], label: str, smooth: int | None = None, **look: Any) -> Series:
+    """`over_seeds`, but the band of what cannot be negative ends at the smallest value seen."""
+    series = over_seeds(curves, label, smooth, **look)
+    seen = [values[np.isfinite(values)].min(initial=np.inf) for _, values in curves]
+    return series if series.low is None else replace(series, low=np.maximum(np.asarray(series.low), min(seen)))
 
 
 variant(
@@ -196,84 +209,3 @@ variant(
     finding="‖⟨J⟩‖² speeds up as 1/⟨λ⁽¹⁾⟩ grows",
     inverse=True,
 )
-
-
-@recipe(
-    "C-F5",
-    "larger steps and smaller batches: flatter, smaller Jacobian",
-    finding="larger lr or smaller B: lower sharpness plateau and lower ‖⟨J⟩‖² at the end of the ARP",
-    minutes=15,
-)
-def steps_and_batches(scale: Scale) -> Experiment:
-    """C-F4 for three learning rates and for three batch sizes, smoothed; C Fig 5, 5.3 item 6."""
-    used, sizes = _rates(scale), batches(scale, SIZES)
-    pairs = [(rate, sizes[0]) for rate in used] + [(used[0], size) for size in sizes[1:]]
-
-    def both(what: Any, sentence: str, unit: str) -> list[Claim]:
-        source = "C-F5; 5.3 item 6"
-        return [
-            Claim(
-                f"the larger the learning rate, the {sentence}",
-                lambda results: falling(results, what, over="rate", batch=sizes[0]),
-                unit=f"{unit}, from the smallest to the largest rate",
-                source=source,
-            ),
-            Claim(
-                f"the smaller the batch, the {sentence}",
-                lambda results: rising(results, what, over="batch", rate=used[0]),
-                unit=f"{unit}, from the smallest to the largest batch",
-                source=source,
-            ),
-        ]
-
-    return Experiment(
-        runs=[phase_run(scale, rate, size, seed) for rate, size in pairs for seed in _seeds(scale)],
-        claims=[
-            *both(_norm_at_the_end, "smaller ‖⟨J⟩‖² at the end of the ARP", "ln of the factor"),
-            *both(plateau, "lower the plateau of the sharpness", "ln of the factor"),
-        ],
-        figure=partial(_grid_figure, used=used, sizes=sizes, smooth=SMOOTH[scale]),
-        departures=departures(
-            scale,
-            "cnn6",
-            *_lengths(scale),
-            f"running means over {SMOOTH[scale]} points",
-            faster=FASTER,
-            num_seeds="six",
-        ),
-    )
-
-
-def _norm_at_the_end(results: Results, **labels: Any) -> list[float]:
-    """‖⟨J⟩‖² where ⟨λ⁽¹⁾⟩ falls below 0.25."""
-    pairs = zip(results.curve(NORM, **labels), results.curve("impurity", **labels), strict=True)
-    return [value_at(square(norm), end_of_regularisation(impurity)) for norm, impurity in pairs]
-
-
-def _grid_figure(results: Results, *, used: Sequence[float], sizes: Sequence[int], smooth: int) -> Panels:
-    panels = []
-    rows: list[dict[str, dict[str, Any]]] = [
-        {f"η = {rate:g}": {"rate": rate, "batch": sizes[0]} for rate in used},
-        {f"B = {size}": {"rate": used[0], "batch": size} for size in sizes},
-    ]
-    for names in rows:
-        for title, name, power in (("‖⟨J⟩‖²", NORM, 2), ("‖H‖", "sharpness", 1), ("⟨λ⁽¹⁾⟩", "impurity", 1)):
-            series = [
-                over_seeds(
-                    [
-                        _in_epochs(steps, values**power, labels["batch"])
-                        for steps, values in results.curve(name, **labels)
-                    ],
-                    label,
-                    smooth,
-                    colour=place,
-                )
-                for place, (label, labels) in enumerate(names.items())
-            ]
-            lines = [Line("end of the ARP", y=IMPURE)] if name == "impurity" else []
-            panels.append(Panel(title, "samples seen", title, series, lines=lines))
-    return Panels(panels, caption="Top: learning rates; bottom: batch sizes. Running means over seeds.")
-
-
-def _in_epochs(steps: np.ndarray, values: np.ndarray, batch: float) -> Curve:
-    return steps * batch, values

@@ -1,4 +1,4 @@
-"""Paper C, Setting 1: the runs with small batches that several figures share (C-F17 .. F20, F24, F25)."""
+"""Paper C, Setting 1: runs with small batches that several figures share (C-F17 .. F20, F24, F25), and ρ_B of SGD."""
 
 from __future__ import annotations
 
@@ -50,8 +50,12 @@ def lengths(scale: Scale, network: str, sizes: Sequence[int]) -> list[str]:
     }[network].get(scale)
     long = f"gradient descent for {descent_steps(scale, network):,} steps, batches for as many epochs as in C-F19"
     whole = [f"{long}: not in the text"] if SAMPLES[scale] in sizes else []
-    part = ["ρ_B by the closed form with replacement: on 5,000 of 50,000 samples"] if scale == "paper" else []
-    return [*([said] if said else []), *whole, *part]
+    return [*([said] if said else []), *whole, *ratio_said(scale)]
+
+
+def ratio_said(scale: Scale) -> list[str]:
+    """On what ρ_B is measured, where that is not all samples."""
+    return ["ρ_B by the closed form with replacement: on 5,000 of 50,000 samples"] if scale == "paper" else []
 
 
 def _epochs(scale: Scale, batch: int) -> dict[str, Any]:
