@@ -206,9 +206,20 @@ def test_findings_of_paper_b_have_claims():
     for name, words in (
         ("B-FH8", "NMLS rises and falls with √S"),
         ("B-FG6", "κ correlates weakly or negatively with gap"),
-        ("B-FG7", "log volume correlates more with gap than D_PR"),
+        ("B-FG7", "log volume correlates more with gap than D_PR does, whichever the sign"),
     ):
         assert any(words in claim.sentence for claim in find_recipe(name).at("laptop").claims), name
+
+
+@pytest.mark.parametrize(("strength", "answer"), [(-3.0, "fails"), (3.0, "fails"), (0.0, "holds")])
+def test_the_weakest_correlation_is_not_the_most_negative(strength, answer, monkeypatch):
+    rng = np.random.default_rng(0)
+    gap, others, local = rng.standard_normal((3, 30))
+    columns = dict.fromkeys(b_correlations.COLUMNS, gap * (0.2 if strength else 3.0) + others)
+    columns |= {"gap": gap, "D_PR": strength * gap + local}
+    monkeypatch.setattr(b_correlations, "table", lambda results: columns)
+    weakest = [claim for claim in find_recipe("B-FG7").at("laptop").claims if "whichever the sign" in claim.sentence]
+    assert [verdict.answer for verdict in judge(weakest, None)] == [answer] * 5
 
 
 def test_images_are_prepared_as_the_model_was_trained():

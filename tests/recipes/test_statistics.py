@@ -164,6 +164,27 @@ def test_coverage_where_one_correlation_is_stronger(num):
     assert sum(test.p < 0.05 for test in tests) > {8: 400, 13: 750, 30: 980}[num]
 
 
+@pytest.mark.parametrize("num", [8, 13, 30])
+@pytest.mark.parametrize(("first", "second"), [(0.0, 0.0), (0.3, -0.3), (-0.9, 0.9), (0.6, 0.0), (-0.9, 0.2)])
+def test_false_alarms_and_coverage_of_how_strong_a_correlation_is(num, first, second):
+    distance = abs(math.atanh(first)) - abs(math.atanh(second))
+    tests = [stronger(*columns, absolute=True) for columns in triples(num, 1000, first, second, seed=num)]
+    assert_rate_at_most(sum(not test.low <= distance <= test.high for test in tests), 1000, 0.05)
+    if not distance:
+        assert_rate_at_most(sum(test.p < 0.05 for test in tests), 1000, 0.05)
+        assert_rate_at_most(sum(test.against < 0.025 for test in tests), 1000, 0.025)
+
+
+def test_how_strong_a_correlation_is_does_not_ask_for_its_sign():
+    x, y, z = triples(30, 1, 0.9, 0.5, seed=4)[0]
+    known = stronger(x, y, z)
+    assert 0 < pearson(y, z).value < pearson(x, z).value
+    for turned in ((x, y, z), (-x, y, z), (x, -y, z), (-x, -y, -z)):
+        found = stronger(*turned, absolute=True)
+        assert (found.value, found.low, found.p) == pytest.approx((known.value, known.low, known.p))
+    assert stronger(-x, y, z).value < 0
+
+
 def test_the_jackknife_of_dependent_correlations_is_the_textbooks():
     x, y, z = triples(12, 1, 0.7, 0.1, seed=4)[0]
 
@@ -215,6 +236,8 @@ def test_degenerate_numbers_are_answers():
         assert pearson(*columns).p == 1.0
     assert pearson([1, 2, 3, 4], [2, 4, 6, 8]).p == 0.0
     assert pearson([1, 2, 3, 4], [-2, -4, -6, -8]).against == 0.0
+    exact = [pearson(line, line) for line in np.random.default_rng(0).standard_normal((50, 3))]
+    assert {(found.value, found.low, found.high) for found in exact} == {(1.0, 1.0, 1.0)}  # and not 1 + 2e-16
     assert pearson([1, 2, 3], [1, 2, 4]).high == 1.0  # three points have no Fisher interval
     assert stronger(*np.ones((3, 20))).p == 1.0
     assert stronger(*triples(5, 1, 0.9, 0.0, seed=0)[0]).p == 1.0

@@ -150,12 +150,17 @@ class Weak:
 
 @dataclass(frozen=True)
 class Stronger:
-    """Of three columns (x, y, z) over runs, x correlates more with z than y does: the jackknife over runs."""
+    """Of three columns (x, y, z) over runs, x correlates more with z than y does: the jackknife over runs.
+
+    Args:
+        absolute: how strong counts, and not which way: of r = −0.9 and 0.2 the first is stronger.
+    """
 
     sentence: str
     columns: Callable[[Any], tuple[Numbers, Numbers, Numbers]]
     unit: str = "difference of artanh r"
     source: str = ""
+    absolute: bool = False
 
     def evidence(self, results: Any, level: float) -> Evidence:
         """The t-test of the jackknife; both correlations are told."""
@@ -164,7 +169,7 @@ class Stronger:
             words = f"{len(x)} runs: at least {LEAST_RUNS} are needed to judge by"
         else:
             words = f"Pearson's r {pearson(x, z).value:.2f} and {pearson(y, z).value:.2f}"
-        return Evidence(stronger(x, y, z, level=level), missing, (words,))
+        return Evidence(stronger(x, y, z, absolute=self.absolute, level=level), missing, (words,))
 
 
 @dataclass(frozen=True)

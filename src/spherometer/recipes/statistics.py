@@ -100,7 +100,8 @@ def pearson(x: Numbers, y: Numbers, given: Sequence[Numbers] = (), *, level: flo
         return Tested(math.nan, -1.0, 1.0, 1.0, 1.0, num)
     r = float(first @ second) / size
     if abs(r) > 1 - 1e-12:
-        return Tested(math.copysign(1.0, r), r, r, float(r < 0), float(r > 0), num)
+        whole = math.copysign(1.0, r)
+        return Tested(whole, whole, whole, float(r < 0), float(r > 0), num)
     t, needed = r * math.sqrt(freedom / (1 - r * r)), lambda alpha: _pairs(r, len(given), alpha)
     reach = float(special.ndtri((1 + level) / 2)) / math.sqrt(freedom - 1) if freedom > 1 else math.inf
     low, high = (math.tanh(math.atanh(r) + sign * reach) for sign in (-1, 1))
@@ -121,8 +122,11 @@ def spearman(x: Numbers, y: Numbers) -> float:
     return pearson(stats.rankdata(x), stats.rankdata(y)).value
 
 
-def stronger(x: Numbers, y: Numbers, z: Numbers, *, level: float = 0.95) -> Tested:
+def stronger(x: Numbers, y: Numbers, z: Numbers, *, absolute: bool = False, level: float = 0.95) -> Tested:
     """artanh r(x, z) − artanh r(y, z) on the same runs, by the jackknife over runs and Student's t with n − 2 degrees.
+
+    `absolute` compares |artanh r|, how strong and not which way: x and y are turned to go with z in all runs, and stay
+    so turned where one is left out. Folding each r by itself would hide its error near 0.
 
     The two correlations share z and the runs, so their errors are dependent; leaving whole runs out keeps that. artanh
     makes the errors alike at any r (Miller 1974, Hinkley 1978). It keeps its level with few runs, where a percentile
@@ -134,6 +138,8 @@ def stronger(x: Numbers, y: Numbers, z: Numbers, *, level: float = 0.95) -> Test
     """
     columns = np.stack([np.asarray(column, dtype=float) for column in (x, y, z)])
     num = columns.shape[1]
+    if absolute and num:
+        columns[:2] *= _directions(columns)
     value = float(_difference(columns[:, None])[0]) if num else math.nan
     nothing = Tested(value, -math.inf, math.inf, 1.0, 1.0, num)
     if num < LEAST_RUNS:
@@ -215,6 +221,12 @@ def _residual(column: np.ndarray, given: Sequence[np.ndarray]) -> np.ndarray:
         centred = centred - base @ np.linalg.lstsq(base, centred, rcond=None)[0]
     rounding = 1e-12 * math.sqrt(len(column)) * float(np.abs(column).max())
     return centred if np.linalg.norm(centred) > rounding else np.zeros_like(column)
+
+
+def _directions(columns: np.ndarray) -> np.ndarray:
+    """1 for each of x and y that goes with z, −1 for one that goes against it."""
+    centred = columns - columns.mean(1, keepdims=True)
+    return np.where(centred[:2] @ centred[2] < 0, -1.0, 1.0)[:, None]
 
 
 def _difference(columns: np.ndarray) -> np.ndarray:

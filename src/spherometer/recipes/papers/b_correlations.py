@@ -104,12 +104,20 @@ def _goes_with(one: str, other: str, source: str, *, sign: int = 1) -> AnyClaim:
     )
 
 
-def _more_than(one: str, other: str, target: str, source: str) -> AnyClaim:
-    def columns(results: Results) -> tuple[list[float], list[float], list[float]]:
-        known = table(results)
-        return known[one], known[other], known[target]
+def _columns(results: Results, x: str, y: str, z: str) -> tuple[list[float], list[float], list[float]]:
+    known = table(results)
+    return known[x], known[y], known[z]
 
-    return Stronger(f"{one} correlates more with {target} than {other} does", columns, source=source)
+
+def _more_than(one: str, other: str, target: str, source: str, *, absolute: bool = False) -> AnyClaim:
+    """Signed, or how strong whichever the sign: the paper calls the correlations of D_PR the weakest."""
+    return Stronger(
+        f"{one} correlates more with {target} than {other} does{', whichever the sign' if absolute else ''}",
+        lambda results: _columns(results, one, other, target),
+        unit="difference of |artanh r|" if absolute else "difference of artanh r",
+        source=source,
+        absolute=absolute,
+    )
 
 
 def _weak(one: str, other: str, source: str) -> AnyClaim:
@@ -137,7 +145,10 @@ CLAIMS = {
     ],
     "lenet": lambda: [
         *_convolutional("B-FG7"),
-        *(_more_than(name, "D_PR", "gap", "B-FG7") for name in ("MLS", "NMLS", "√S", "log volume", "Eq 12 bound")),
+        *(
+            _more_than(name, "D_PR", "gap", "B-FG7", absolute=True)
+            for name in ("MLS", "NMLS", "√S", "log volume", "Eq 12 bound")
+        ),
     ],
 }
 
