@@ -53,6 +53,7 @@ def unknown_names(test: doctest.DocTest) -> set[str]:
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     bound = {node.id for node in names if isinstance(node.ctx, ast.Store)}
     bound |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    bound |= {node.asname or node.name for node in ast.walk(tree) if isinstance(node, ast.alias)}
     return {node.id for node in names} - bound - set(test.globs) - set(vars(builtins))
 
 
@@ -151,3 +152,23 @@ def test_what_a_user_calls_has_an_example():
     ):
         folder, _, last = f"spherometer.{name}".rpartition(".")
         assert "Example:" in getattr(import_module(folder), last).__doc__, name
+
+
+def test_places_of_data_and_rows_of_tracking_are_named():
+    for name in ("docs/command-line.md", "docs/recipes.md"):
+        assert "the system's `share/datasets`" in page(name)
+    assert "`tracking_overhead`" in page("docs/tracking.md")
+
+
+def test_pages_name_the_script_beside_its_gallery_page():
+    for name in ("docs/theory.md", "docs/lipschitz.md"):
+        for script, beside in re.findall(r"\(gallery/(\w+)\)( \(`[^`]*`\))?", page(name)):
+            assert beside == f" (`examples/{script}.py`)"
+            assert (ROOT / "examples" / f"{script}.py").exists()
+
+
+@pytest.mark.parametrize("name", ["docs/live-page.md", "docs/records.md"])
+def test_blocks_that_write_runs_define_what_they_use(name):
+    block = next(block for block in re.findall(r"```python\n(.*?)```", page(name), re.DOTALL) if "RunWriter" in block)
+    example = doctest.DocTest([doctest.Example(block, "")], names_for_examples(), name, None, 0, None)
+    assert unknown_names(example) <= {"step"}

@@ -51,8 +51,14 @@ def test_help_of_measure_in_full_words(run):
         "--memory BYTES",
         "(default: 4GB)",
         "--keep-memory",
+        "(default: '$SPHEROMETER_DATA, ./data, share/datasets of the system')",
     ):
         assert words in text
+
+
+def test_help_of_run_names_every_kind_of_cluster(run):
+    text = " ".join(run("run", "--help").out.replace("│", " ").split())
+    assert "address of a Ray cluster instead: local (started here), auto, host:port, or ray://host:port" in text
 
 
 def test_examples_of_the_help_can_be_read():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +25,7 @@ from spherometer.theory.surveys import Survey, survey
 from spherometer.training import Plain, Training
 from spherometer.values import format_with_error
 from spherometer.zoo import Dataset, build_model, load_data, load_weights, split, uniform_cube, uniform_sphere
+from spherometer.zoo.datasets.dataset import UnknownDataError
 
 if TYPE_CHECKING:
     from spherometer.commands.bound import Bound
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 DEFAULT_STEPS = 2000
 LEARNING_RATE = 3e-3
 LEAST = 20  # samples, held-out ones included: the dimension looks at ten neighbours of each
+FAMILIES = {"cube": (uniform_cube, Cube), "sphere": (uniform_sphere, Sphere)}
 Tell = Callable[[str], None]
 
 
@@ -100,11 +103,10 @@ def wave(inputs: Tensor) -> Tensor:
 
 
 def _ground(options: Bound) -> Ground:
-    families = {"cube": (uniform_cube, Cube), "sphere": (uniform_sphere, Sphere)}
-    if options.data not in families:
+    if options.data not in FAMILIES:
         if options.dimension is not None:
             raise ValueError(f"--dimension: that of {options.data} is what it is; cube and sphere can be given one")
-        whole = load_data(options.data, root=options.data_root)
+        whole = _named(options.data, options.data_root)
         if options.num >= len(whole):
             raise ValueError(
                 f"--num: expected fewer than the {len(whole)} samples of {whole.name}, so that some are held out, "
@@ -113,11 +115,18 @@ def _ground(options: Bound) -> Ground:
         train, rest = split(whole, options.num, seed=options.seed)
         kept = torch.arange(min(options.held_out, len(rest)))
         return Ground(train, rest.take(kept, f"{len(kept)} held out"))
-    draw, support = families[options.data]
+    draw, support = FAMILIES[options.data]
     dimension = options.dimension or 2
     both = draw(options.num + options.held_out, dimension, seed=options.seed, target=wave)
     train, held_out = torch.arange(len(both)).split([options.num, options.held_out])
     return Ground(both.take(train, "f* = sin"), both.take(held_out, "held out"), support(dimension), math.pi)
+
+
+def _named(name: str, root: Path | None) -> Dataset:
+    try:
+        return load_data(name, root=root)
+    except UnknownDataError as error:
+        raise UnknownDataError(name, [*FAMILIES, *error.known]) from None
 
 
 def _problem(model_name: str, model: nn.Module, loss: str, data: Dataset) -> Problem:

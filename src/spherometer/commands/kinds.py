@@ -12,6 +12,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from spherometer.commands.table import nearest
 
+DATA_PLACES = "$SPHEROMETER_DATA, ./data, share/datasets of the system"
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
@@ -89,8 +90,6 @@ PortOrFree = Annotated[
     int | None, _kind("PORT", _port, lambda value: "8765, or a free one" if value is None else str(value))
 ]
 FileOrNone = Annotated[Path | None, _kind("FILE", Path, lambda value: "fresh" if value is None else str(value))]
-FolderOrNone = Annotated[
-    Path | None, _kind("DIR", Path, lambda value: "$SPHEROMETER_DATA, ./data" if value is None else str(value))
-]
+FolderOrNone = Annotated[Path | None, _kind("DIR", Path, lambda value: DATA_PLACES if value is None else str(value))]
 PageFile = Annotated[Path | None, _kind("FILE", Path, lambda value: "DIR/report.html" if value is None else str(value))]
 OtherFolder = Annotated[Path | None, _kind("DIR", Path, lambda value: "none" if value is None else str(value))]

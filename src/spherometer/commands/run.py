@@ -37,7 +37,7 @@ class Run:
     workers: CountOrAuto = None
     """local processes; as many as there are cores where not said"""
     ray: str | None = None
-    """address of a Ray cluster instead: auto, host:port, or ray://host:port"""
+    """address of a Ray cluster instead: local (started here), auto, host:port, or ray://host:port"""
     slurm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
     """submit the runs to SLURM instead, with parameters such as partition=cpu timeout_min=240"""
     retries: int = 1

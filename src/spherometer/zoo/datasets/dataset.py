@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+
+from spherometer.zoo.names import shorten, suggest
 
 
 class DataError(ValueError):
@@ -14,6 +17,14 @@ class DataError(ValueError):
 
 class MissingDataError(DataError, FileNotFoundError):
     """Data that is not where it was looked for; the message says what to place where."""
+
+
+class UnknownDataError(DataError):
+    """A name that no data set has; the message tells the nearest ones, or all there are."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        self.known = tuple(known)
+        super().__init__(f"no data set or file called {shorten(name)!r}; {suggest(name, self.known)}")
 
 
 @dataclass(frozen=True, eq=False)

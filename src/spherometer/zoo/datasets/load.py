@@ -7,13 +7,13 @@ from pathlib import Path
 
 from spherometer.zoo.datasets import cifar
 from spherometer.zoo.datasets.archives import read_archive
-from spherometer.zoo.datasets.dataset import DataError, Dataset, MissingDataError
+from spherometer.zoo.datasets.dataset import DataError, Dataset, MissingDataError, UnknownDataError
 from spherometer.zoo.datasets.digits import BRIGHTEST, read_digits
 from spherometer.zoo.datasets.idx import read_idx_images
 from spherometer.zoo.datasets.images import RawImages, as_dataset
 from spherometer.zoo.datasets.layout import PUBLISHED, Published, labels_beside, locate, read_published, recognise
 from spherometer.zoo.datasets.standardisation import Standardisation, statistics_of
-from spherometer.zoo.names import shorten, suggest
+from spherometer.zoo.names import shorten
 
 ALIASES = {
     "fashionmnist": "fashion-mnist",
@@ -79,7 +79,7 @@ def _dispatch(name_or_path: str | Path, *, root: str | Path | None, train: bool,
         return _load_file(path, train=train, num=num)
     if os.sep in str(name_or_path) or path.suffix:
         raise MissingDataError(f"{shorten(path)}: no such file or folder")
-    raise DataError(f"no data set or file called {shorten(name_or_path)!r}; {suggest(name, dataset_names())}")
+    raise UnknownDataError(str(name_or_path), dataset_names())
 
 
 def _load_digits(train: bool, num: int | None) -> Dataset:
