@@ -9,7 +9,7 @@ import pytest
 from spherometer.figures.panels import Panels
 from spherometer.recipes import SCALES, Experiment, Recipe, find_recipe, perform, recipes
 from spherometer.recipes.claims import Inequality
-from spherometer.recipes.recipe import recipe, variant
+from spherometer.recipes.recipe import SMOKE, recipe, variant
 from spherometer.recipes.result import RecipeResult
 from spherometer.sweeps import Outcome, sweeping
 
@@ -63,6 +63,23 @@ CHOSEN = {  # what papers leave open and recipes have to tell, by words of the d
 def test_what_was_chosen_is_told(name, words):
     told = " / ".join(find_recipe(name).at("paper").departures)
     assert [word for word in words if word not in told] == [], told
+
+
+@pytest.mark.parametrize("name", ["A-F9", "A-F20", "A-F33", "B-FG6", "B-FG7", "C-F1", "D-F3", "TH-4"])
+def test_smoke_does_not_tell_the_departures_of_the_laptop(name):
+    smoke, laptop, paper = (find_recipe(name).at(scale).departures for scale in SCALES)
+    assert smoke[0] == SMOKE
+    assert set(smoke[1:]) <= set(paper)
+    assert SMOKE not in {*laptop, *paper}
+
+
+def test_smoke_keeps_what_the_paper_leaves_open():
+    def build(scale):
+        return Experiment([], [], lambda _: None, ["a border: chosen here", f"a network of the {scale}"])
+
+    made_up = Recipe("X-F2", "made up", "", 0, build)
+    assert made_up.at("smoke").departures == [SMOKE, "a border: chosen here"]
+    assert made_up.at("laptop").departures == ["a border: chosen here", "a network of the laptop"]
 
 
 def test_a_variant_is_its_parent_with_what_differs():

@@ -10,7 +10,7 @@ differs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
@@ -22,6 +22,7 @@ from spherometer.zoo.names import suggest
 
 Scale = Literal["smoke", "laptop", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
+SMOKE = "smoke: a few steps on few samples, to try the machinery; nothing it says is about the paper"
 AUTHORS = {"A": " here; its authors took about 3,500 GPU hours for all of paper A"}  # A App B
 
 
@@ -77,10 +78,14 @@ class Recipe:
         return known.get(scale, f"not known, nobody has run it{AUTHORS.get(self.paper, '')}")
 
     def at(self, scale: str) -> Experiment:
-        """The experiment at a scale."""
+        """The experiment at a scale; of smoke's departures only those are told that are the paper scale's too."""
         if scale not in SCALES:
             raise ValueError(f"no scale is called {scale!r}; {suggest(scale, SCALES)}")
-        return self.build(scale)
+        experiment = self.build(scale)
+        if scale != "smoke":
+            return experiment
+        kept = set(self.build("paper").departures)
+        return replace(experiment, departures=[SMOKE, *(told for told in experiment.departures if told in kept)])
 
 
 _RECIPES: dict[str, Recipe] = {}
