@@ -30,7 +30,7 @@ class Estimate:
 
     Example:
         >>> Estimate(2.0, 0.1, "standard error", "random vectors", products=30)
-        2.0 ± 0.1 (standard error, random vectors; 30 products)
+        2 ± 0.1 (standard error, random vectors; 30 products)
     """
 
     value: float | Tensor
@@ -56,13 +56,21 @@ class Estimate:
 
     def entry(self, index: int = 0) -> Estimate:
         """One entry of a vector of numbers as a plain number, without the eigenvectors."""
-        value, error = (torch.as_tensor(part).flatten() for part in (self.value, self.error))
-        return replace(self, value=float(value[index]), error=float(error[index]), vectors=None, labels=())
+        value, error = self._entries
+        return replace(
+            self, value=float(value.flatten()[index]), error=float(error.flatten()[index]), vectors=None, labels=()
+        )
 
     def first(self, num: int) -> Estimate:
         """The first `num` entries of a vector of numbers, without the eigenvectors."""
-        value, error = (torch.as_tensor(part)[:num] for part in (self.value, self.error))
-        return replace(self, value=value, error=error, vectors=None, labels=self.labels[:num])
+        value, error = self._entries
+        return replace(self, value=value[:num], error=error[:num], vectors=None, labels=self.labels[:num])
+
+    @property
+    def _entries(self) -> tuple[Tensor, Tensor]:
+        """Values, and an error for each."""
+        value = torch.as_tensor(self.value)
+        return value, torch.as_tensor(self.error).expand_as(value)
 
     def scaled(self, factor: float) -> Estimate:
         """The same estimate of `factor` times the quantity."""

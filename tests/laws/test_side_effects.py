@@ -80,6 +80,15 @@ def test_reading_a_loader_does_not_move_the_random_state():
         _ = sm.Hessian(problem).dense(), sm.GaussNewton(problem).exact_trace(), problem.loss_at(), problem.gradient_at()
 
 
+def test_replayed_dropout_seeds_no_other_device(monkeypatch):
+    model, data = nn.Sequential(trained_model("relu"), nn.Dropout(0.3)), BY_NAME["relu"].data()
+    seeded = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    monkeypatch.setattr(torch.cuda, "manual_seed", seeded.append)
+    sm.Problem(model, nn.CrossEntropyLoss(), data, dropout=1).loss_at()
+    assert not seeded
+
+
 def test_random_state_does_not_move_the_numbers():
     model = trained_model("conv2d")
     first = use_everything(make(model, "conv2d"))

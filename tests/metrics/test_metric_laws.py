@@ -8,6 +8,7 @@ import pytest
 import torch
 from metric_cases import network, one, samples
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from spherometer import HalfSquaredError, Problem
 from spherometer.metrics import measure, metrics
@@ -75,8 +76,9 @@ def assert_unchanged(before, after):
 
 @every_metric
 def test_measuring_leaves_everything_as_it_was(name):
-    model = noisy_model()
-    problem = Problem(model, nn.CrossEntropyLoss(), samples("tanh", dtype=torch.float32))
+    """A new pass over a loader draws from the global stream, too."""
+    model, data = noisy_model(), TensorDataset(*samples("tanh", dtype=torch.float32))
+    problem = Problem(model, nn.CrossEntropyLoss(), DataLoader(data, batch_size=len(data)))
     before = snapshot(model)
     found = one(problem, quick(name))
     assert_unchanged(before, snapshot(model))
@@ -174,3 +176,11 @@ def test_a_set_shares_its_work_and_moves_no_number():
     together = measure(problem, names)
     for name in names:
         assert float(together[name].value) == float(one(problem, name).value)
+
+
+def test_entries_of_exact_vectors_have_an_error_too():
+    problem = Problem(network("tanh"), nn.CrossEntropyLoss(), samples("tanh"))
+    found = one(problem, "parameter_norms")
+    assert found.entry(1).value == float(found.value[1])
+    assert found.entry(1).error == 0
+    assert found.first(2).error.tolist() == [0, 0]

@@ -63,6 +63,14 @@ def test_ragged_batches_give_the_same():
     assert one(Problem(model, nn.CrossEntropyLoss(), parts), "relative_flatness").value == pytest.approx(whole.value)
 
 
+def test_class_weights_follow_the_dtype_of_the_measurement():
+    model, (inputs, classes), weight = network("relu"), samples("relu"), torch.tensor([0.5, 1.0, 3.0])
+    single = Problem(model.float(), nn.CrossEntropyLoss(weight=weight), (inputs, classes), dtype=torch.float64)
+    found = one(single, "relative_flatness")
+    double = Problem(model.double(), nn.CrossEntropyLoss(weight=weight.double()), (inputs, classes))
+    assert found.value == pytest.approx(one(double, "relative_flatness").value, rel=1e-10)
+
+
 def test_model_without_a_linear_layer_is_refused():
     model = nn.Sequential(nn.Conv2d(1, 3, 4), nn.Flatten()).double()
     problem = Problem(model, nn.CrossEntropyLoss(), samples("convolutional"))

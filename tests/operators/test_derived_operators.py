@@ -63,6 +63,16 @@ def test_variance_of_batch_hessians():
     assert_close(HessianVariance(CASE.problem(), batches).dense(), truth)
 
 
+def test_batches_keep_their_dropout_masks_in_the_variance():
+    inputs, targets = CASE.data()
+    batches = [(inputs[:2], targets[:2]), (inputs[2:4], targets[2:4]), (inputs[4:], targets[4:])]
+    model = nn.Sequential(nn.Dropout(0.5), CASE.model())
+    problem = Problem(model, nn.CrossEntropyLoss(), batches, dropout=7)
+    variance = HessianVariance(problem, batches)
+    mean = sum(share * part.dense() for share, part in zip(variance.shares, variance.hessians, strict=True))
+    assert_close(mean, Hessian(problem).dense())
+
+
 @pytest.mark.parametrize(
     "weight", [None, torch.tensor([0.5, 1.0, 3.0], dtype=torch.float64)], ids=["plain", "weighted"]
 )

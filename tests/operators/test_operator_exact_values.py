@@ -5,7 +5,7 @@ import torch
 
 from reference.agreement import assert_close
 from reference.cases import BY_NAME, CASES, Case
-from spherometer import EmpiricalFisher, Fisher, GaussNewton, HalfSquaredError, Hessian
+from spherometer import EmpiricalFisher, Fisher, GaussNewton, HalfSquaredError, Hessian, Problem
 
 every_layer = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 LOSSES = [torch.nn.CrossEntropyLoss(), HalfSquaredError(), torch.nn.MSELoss()]
@@ -34,6 +34,21 @@ def test_gauss_newton(case: Case):
         assert_exact(operator, case.twin().gauss_newton)
     else:
         assert_unknown(operator)
+
+
+def test_exact_means_exact_over_many_batches_in_single_precision():
+    inputs = torch.randn(3000, 1, 4, generator=torch.Generator().manual_seed(0))
+    targets = torch.arange(3000).reshape(-1, 1) % 3
+    problem = Problem(torch.nn.Linear(4, 3), torch.nn.CrossEntropyLoss(), list(zip(inputs, targets, strict=True)))
+    truth = GaussNewton(problem.in_dtype(torch.float64)).exact_trace()
+    assert GaussNewton(problem).exact_trace() == pytest.approx(truth, rel=1e-7)
+
+
+def test_a_mean_over_nothing_is_refused():
+    model, inputs = torch.nn.Linear(4, 3), torch.zeros(2, 4)
+    problem = Problem(model, torch.nn.CrossEntropyLoss(), (inputs, torch.tensor([-100, -100])))
+    with pytest.raises(ValueError, match="at least one loss term"):
+        EmpiricalFisher(problem).exact_trace()
 
 
 @every_layer

@@ -1,5 +1,7 @@
 """Every form of data gives the same matrix, and data that cannot be replayed is refused."""
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -43,6 +45,11 @@ class TwoInputs(nn.Module):
         return self.inner(left) + self.inner(right.sin())
 
 
+class Pair(NamedTuple):
+    inputs: Tensor
+    labels: Tensor
+
+
 class Named(Dataset):
     def __len__(self) -> int:
         return len(INPUTS)
@@ -67,6 +74,7 @@ FORMS = {
     ),
     "list of lists": ([[INPUTS[:5], TARGETS[:5]], [INPUTS[5:], TARGETS[5:]]], None),
     "loader": (loader(), None),
+    "named tuple": ([Pair(INPUTS[:5], TARGETS[:5]), Pair(INPUTS[5:], TARGETS[5:])], None),
     "one dict": ({"image": INPUTS, "label": TARGETS}, use_names),
     "list of dicts": (
         [{"image": INPUTS[:7], "label": TARGETS[:7]}, {"image": INPUTS[7:], "label": TARGETS[7:]}],
@@ -89,6 +97,15 @@ def test_every_form_of_data_gives_the_same_matrix(form, kind):
     vectors = random_block(whole.num_parameters)
     assert_close(kind(problem) @ vectors, kind(whole) @ vectors, 1e-12 if exact else 1e-6)
     assert problem.num_terms == 11
+
+
+def test_samples_of_named_tuples_can_be_drawn():
+    batches = [Pair(INPUTS[:5], TARGETS[:5]), Pair(INPUTS[5:], TARGETS[5:])]
+    found, truth = (
+        float(sm.measure(Problem(small(), LOSS, data), "gradient_ratio:batch_size=3")["gradient_ratio:batch_size=3"])
+        for data in (batches, (INPUTS, TARGETS))
+    )
+    assert found == pytest.approx(truth, rel=1e-10)
 
 
 @pytest.mark.parametrize("form", ["tuple", "dict"])

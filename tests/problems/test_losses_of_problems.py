@@ -274,6 +274,15 @@ def test_tensors_of_the_loss_follow_the_dtype_of_the_measurement():
     assert loss.keywords["weight"].dtype == torch.float32
 
 
+def test_rounding_of_class_weights_does_not_keep_a_batch_together():
+    weight = torch.tensor([0.1, 0.7, 0.3, 0.2, 0.9])
+    inputs = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+    model = nn.Linear(4, 5)
+    for shift in range(20):
+        targets = (torch.arange(12) * 7 + shift * torch.arange(12) ** 2) % 5
+        assert Problem(model, nn.CrossEntropyLoss(weight=weight), (inputs, targets)).splittable
+
+
 def test_own_count_of_terms():
     """A loss that says nothing of its terms: the count is given by hand."""
 

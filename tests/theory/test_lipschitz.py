@@ -312,6 +312,12 @@ def hooked_outside():
     return model
 
 
+def silent(module, inputs):
+    if not isinstance(inputs, torch.Tensor):
+        raise ValueError
+    return module.a(inputs)
+
+
 REFUSED = {  # name -> what the message must name
     "a product of branches": (Written(lambda m, x: m.a(x) * m.b(x)), r"mul \(mul\)"),
     "a square by name": (Written(lambda m, x: torch.mul(x, other=x)), r"mul \(mul\)"),
@@ -327,6 +333,7 @@ REFUSED = {  # name -> what the message must name
     "the mean of a batch": (Written(lambda m, x: m.a(x) - m.a(x).mean(0, keepdim=True)), r"mean \(mean\)"),
     "samples that meet": (Written(lambda m, x: (m.a(x) + m.b(x)[:, None]).flatten(1)), r"add \(add\)"),
     "a sample taken out": (Written(lambda m, x: m.a(x) + m.b(x)[0]), r"getitem \(getitem\)"),
+    "an error without a word": (Written(silent), r"\(ValueError\); ask"),
     "chance": (Written(lambda m, x: m.a(x) * torch.rand(6)), "other outputs"),
     "dropout that is on": (Written(lambda m, x: functional.dropout(m.a(x))), r"dropout \(dropout\)"),
     "an unknown function": (Written(lambda m, x: torch.exp(m.a(x))), r"exp \(exp\)"),

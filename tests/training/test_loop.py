@@ -288,6 +288,16 @@ def test_evaluation_leaves_no_trace():
     assert values.accuracy is None
 
 
+def test_accuracy_is_a_share_of_all_answers_that_count():
+    model = nn.Identity()
+    model.register_parameter("unused", nn.Parameter(torch.zeros(1)))
+    outputs = torch.eye(3)[[0, 1, 2, 0, 1, 2]].reshape(2, 3, 3).movedim(2, 1)  # (sample, class, place)
+    targets = torch.tensor([[0, 1, 0], [-100, 1, 2]])
+    assert evaluate(model, (outputs, targets), LOSS).accuracy == pytest.approx(4 / 5)
+    ignoring = nn.CrossEntropyLoss(ignore_index=1)
+    assert evaluate(model, (outputs, targets.clamp_min(0)), ignoring, batch_size=1).accuracy == pytest.approx(3 / 4)
+
+
 # Checkpoints
 
 

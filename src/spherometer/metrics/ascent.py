@@ -9,7 +9,6 @@ import torch
 from torch import Generator, Tensor
 
 from spherometer.problems import Problem
-from spherometer.problems.modes import differentiating
 from spherometer.problems.weights import flatten
 
 Norm = Literal["l2", "linf"]
@@ -73,13 +72,5 @@ def _ascend(problem: Problem, ball: Ball, shift: Tensor, steps: int) -> float:
 
 def loss_and_gradient(problem: Problem, vector: Tensor) -> tuple[float, Tensor]:
     """Loss and flat gradient at a vector of weights, from one set of passes."""
-    state = problem.state(vector)
-    total, loss, terms = torch.zeros_like(vector), 0.0, 0.0
-    for piece in problem.pieces():
-        with differentiating():
-            part = problem.evaluate(state, piece)
-            gradient = torch.autograd.grad(part.loss, state.weights, materialize_grads=True)
-        total += part.count * flatten(gradient)
-        loss += part.count * float(part.loss.detach())
-        terms += part.count
-    return loss / terms, total / terms
+    loss, gradient = problem.loss_and_gradient(problem.state(vector))
+    return loss, flatten(gradient)

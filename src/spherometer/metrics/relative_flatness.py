@@ -68,7 +68,7 @@ def _closed_form(bench: Bench, name: str, weight: Tensor) -> float:
         sizes = features.square().sum(1)
         with differentiating():
             outputs = part.outputs.detach().requires_grad_()
-            (slope,) = torch.autograd.grad(bench.problem.loss(outputs, part.targets), outputs, create_graph=True)
+            (slope,) = torch.autograd.grad(bench.problem.criterion(outputs, part.targets), outputs, create_graph=True)
             for s in range(outputs.shape[1] if slope.requires_grad else 0):
                 (row,) = torch.autograd.grad(slope[:, s].sum(), outputs, retain_graph=True)  # M_s / count, (n, C)
                 total += part.count * float(((row @ overlaps[s]) * sizes).sum())

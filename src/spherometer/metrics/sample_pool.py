@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from spherometer.problems import Problem
-from spherometer.problems.batches import map_tensors, num_samples
+from spherometer.problems.batches import made_like, map_tensors, num_samples
 from spherometer.problems.losses import counted_terms
 
 
@@ -83,5 +83,5 @@ def _joined(parts: list[Any]) -> Any:
     if isinstance(first, Mapping):
         return {key: _joined([part[key] for part in parts]) for key in first}
     if isinstance(first, tuple | list):
-        return type(first)(_joined([part[k] for part in parts]) for k in range(len(first)))
+        return made_like(first, [_joined([part[k] for part in parts]) for k in range(len(first))])
     return first

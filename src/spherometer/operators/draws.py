@@ -8,6 +8,7 @@ from torch import Generator, Tensor
 from spherometer.operators.gauss_newton import EmpiricalFisher
 from spherometer.problems.losses import terms_are_positions
 from spherometer.problems.modes import differentiating
+from spherometer.problems.problem import refuse_no_terms
 from spherometer.problems.weights import flatten
 
 
@@ -24,4 +25,5 @@ def random_gradient(fisher: EmpiricalFisher, generator: Generator) -> Tensor:
             signs = torch.randint(0, 2, shape, generator=generator).to(root).mul_(2).sub_(1)
             total += flatten(torch.autograd.grad(part.outputs, state.weights, signs * root, materialize_grads=True))
         terms += part.count
+    refuse_no_terms(terms)
     return total / terms**0.5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,7 +25,7 @@ class HessianVariance(Operator):
     def __init__(self, problem: Problem, batches: Sequence[Any], *, at: Tensor | None = None) -> None:
         super().__init__((problem.num_parameters,) * 2, problem.precision, problem.device)
         memory = problem.memory / len(batches)
-        parts = [replace(problem, data=[batch], memory=memory) for batch in batches]
+        parts = [problem.alone(number, batch, memory=memory) for number, batch in enumerate(batches)]
         counts = torch.tensor([part.num_terms for part in parts], dtype=torch.float64)
         self.shares = (counts / counts.sum()).tolist()
         self.hessians = [Hessian(part, at=at) for part in parts]

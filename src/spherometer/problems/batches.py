@@ -30,7 +30,7 @@ def as_batches(data: Any) -> Iterable[Any]:
                 "expected data that is the same in every pass, got a DataLoader that shuffles: "
                 "use shuffle=False, or freeze one order with list(loader)"
             )
-        return data
+        return _Passes(data)
     if isinstance(data, Tensor):
         raise TypeError("expected data as (inputs, targets), a list of batches or a DataLoader, got one tensor")
     if isinstance(data, Iterator) or not isinstance(data, Iterable):
@@ -38,7 +38,18 @@ def as_batches(data: Any) -> Iterable[Any]:
             f"expected data as (inputs, targets), a list of batches or a DataLoader, got {type(data).__name__}, "
             "which cannot be read more than once: pass list(data)"
         )
-    return data
+    return _Passes(data)
+
+
+class _Passes:
+    """A new pass over the data whenever asked; a DataLoader draws a number for its workers, which is given back."""
+
+    def __init__(self, data: Iterable[Any]) -> None:
+        self._data = data
+
+    def __iter__(self) -> Iterator[Any]:
+        with torch.random.fork_rng(devices=[]):
+            return iter(self._data)
 
 
 def _refuse_pair_of_pairs(data: tuple[Any, ...]) -> None:
@@ -74,8 +85,13 @@ def map_tensors(function: Callable[[Tensor], Tensor], content: Any) -> Any:
     if isinstance(content, Mapping):
         return {key: map_tensors(function, value) for key, value in content.items()}
     if isinstance(content, tuple | list):
-        return type(content)(map_tensors(function, value) for value in content)
+        return made_like(content, [map_tensors(function, value) for value in content])
     return content
+
+
+def made_like(content: Any, values: Iterable[Any]) -> Any:
+    """Values as a list, tuple or named tuple, as the content is."""
+    return content._make(values) if hasattr(content, "_make") else type(content)(values)
 
 
 def tensors_of(content: Any) -> list[Tensor]:
@@ -83,12 +99,6 @@ def tensors_of(content: Any) -> list[Tensor]:
     found: list[Tensor] = []
     map_tensors(lambda tensor: found.append(tensor) or tensor, content)  # type: ignore[func-returns-value]
     return found
-
-
-def replay(batches: Iterable[Any]) -> Iterator[Any]:
-    """A new pass over the batches; a DataLoader draws a number for its workers, which is given back."""
-    with torch.random.fork_rng(devices=[]):
-        return iter(batches)
 
 
 def num_samples(content: Any) -> int | None:

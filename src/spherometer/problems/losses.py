@@ -139,7 +139,7 @@ def count_terms(loss: Loss, outputs: Any, targets: Any) -> float:
             return float(targets.numel() // outputs.shape[1 if outputs.ndim > 1 else 0])
         valid = targets[targets != ignored_class(loss)]
         weight = options.get("weight")
-        return float(valid.numel() if weight is None else weight.to(valid.device)[valid].sum())
+        return float(valid.numel() if weight is None else weight.to(valid.device, torch.float64)[valid].sum())
     if name in ELEMENTWISE and options.get("reduction") != "batchmean":
         return float(outputs.numel())
     if isinstance(targets, Tensor) and _has_class(targets, ignored_class(loss)):

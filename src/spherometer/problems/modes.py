@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
 
 BatchNorm = Literal["eval", "train"]
+AUTOCAST = ("cpu", "cuda", "xpu", "mps")  # devices that have it
 
 
 @contextmanager
@@ -21,19 +22,18 @@ def measuring_mode(
     """Batch norm as asked, dropout off or replayed from a seed, kernels that can be differentiated twice.
 
     `index` numbers the batch, so that each has its own dropout mask, the same in every pass. Fused attention has no
-    second derivative on any device and cuDNN's recurrent kernels have none either (ECOSYSTEM.md section 0).
+    second derivative on any device and cuDNN's recurrent kernels have none either.
     """
     modules = list(model.modules())
-    devices = [device] if device.type == "cuda" else []
     with keeping_modes(model), ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=devices))
+        stack.enter_context(keeping_random_state(device))
         stack.enter_context(torch.autocast(device.type, enabled=False))
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(uncompiled(model))
         if any(isinstance(module, nn.RNNBase) for module in modules):
             stack.enter_context(torch.backends.cudnn.flags(enabled=False))
         if dropout is not None:
-            torch.manual_seed(dropout + index)
+            seed_streams(dropout + index, device)
         for module in modules:
             normalises = isinstance(module, _NormBase)
             module.training = batchnorm == "train" if normalises else dropout is not None
@@ -68,10 +68,24 @@ def differentiating() -> Iterator[None]:
     Products are backward passes, and these too would follow an autocast that is still on.
     """
     with torch.inference_mode(False), torch.enable_grad(), ExitStack() as stack:
-        for kind in ("cpu", "cuda"):
+        for kind in AUTOCAST:
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         yield
+
+
+def keeping_random_state(device: torch.device) -> AbstractContextManager[None]:
+    """The global streams of the CPU and of this device are outside where they were, whatever is drawn inside."""
+    kept: AbstractContextManager[None] = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+    return kept
+
+
+def seed_streams(seed: int, device: torch.device) -> None:
+    """Start the global streams of the CPU and of this device anew, and no others."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import Any
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
-from spherometer.problems.batches import as_batches, fingerprint, num_samples, placed, replay, take
+from spherometer.problems.batches import as_batches, fingerprint, num_samples, placed, take
 from spherometer.problems.losses import (
     Count,
     Loss,
@@ -146,13 +146,18 @@ class Problem:
         """The same problem on other data, or on some of its own; what was found out about it is kept."""
         return self._derived(data=data, plans=self.plans)
 
+    def alone(self, number: int, batch: Any, *, memory: float) -> Problem:
+        """The problem of one of its batches, which keeps the dropout masks of its number."""
+        dropout = None if self.dropout is None else self.dropout + number
+        return self._derived(data=[batch], memory=memory, dropout=dropout, plans={})
+
     def in_dtype(self, dtype: torch.dtype) -> Problem:
         """The same problem in another precision."""
         return self._derived(dtype=dtype, plans={})
 
     def sample(self, num: int) -> Problem:
         """The same problem on the first `num` samples of the first batch, for cheap trials."""
-        first = next(replay(self.batches))
+        first = next(iter(self.batches))
         size = num_samples(first)
         content = first if size is None else take(first, 0, min(num, size))
         return self.restricted([content])
@@ -175,7 +180,7 @@ class Problem:
 
     def pieces(self, size: int | None = None) -> Iterator[Piece]:
         """Every batch in order, cut into pieces of at most `size` samples where that changes nothing."""
-        for index, content in enumerate(replay(self.batches)):
+        for index, content in enumerate(self.batches):
             self.refuse_changed(index, content)
             whole = placed(content, self.device, self.precision)
             total = num_samples(whole) if self.splittable else None
@@ -229,17 +234,20 @@ class Problem:
 
     def gradient_at(self, vector: Tensor | None = None) -> Tensor:
         """The flat gradient of the loss at a flat vector of weights, by default at the model's own."""
-        state = self.state(vector)
-        total = torch.zeros(self.num_parameters, device=self.device, dtype=self.precision)
-        terms = 0.0
-        for piece in self.pieces():
+        return flatten(self.loss_and_gradient(self.state(vector))[1])
+
+    def loss_and_gradient(self, state: State, pieces: Iterable[Piece] | None = None) -> tuple[float, list[Tensor]]:
+        """The loss and its gradient by `state.weights`, from one set of passes over the pieces, by default all."""
+        total, terms = 0.0, 0.0
+        sums = [torch.zeros_like(weight, requires_grad=False) for weight in state.weights]
+        for piece in self.pieces() if pieces is None else pieces:
             with differentiating():
                 part = self.evaluate(state, piece)
-                gradient = torch.autograd.grad(part.loss, state.weights, materialize_grads=True)
-            total += part.count * flatten(gradient)
-            terms += part.count
+                gradients = torch.autograd.grad(part.loss, state.weights, materialize_grads=True)
+            torch._foreach_add_(sums, list(gradients), alpha=part.count)
+            total, terms = total + float(part.loss.detach()) * part.count, terms + part.count
         refuse_no_terms(terms)
-        return total / terms
+        return total / terms, [entry / terms for entry in sums]
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
         """A flat vector as named tensors."""

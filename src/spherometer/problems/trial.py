@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from spherometer.problems.batches import num_samples, placed, replay, take
+from spherometer.problems.batches import num_samples, placed, take
 from spherometer.problems.losses import check_is_mean
-from spherometer.problems.modes import differentiating
+from spherometer.problems.modes import differentiating, keeping_random_state
 from spherometer.problems.pieces import NonFiniteError, Piece, State
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def refuse_unusable(problem: Problem) -> None:
 
 def halves_agree(problem: Problem) -> bool:
     """Whether the loss of a few samples is the mean over their halves; a contrastive loss, say, is not."""
-    whole = next(replay(problem.batches))
+    whole = next(iter(problem.batches))
     size = min(NUM_TRIED, num_samples(whole) or 0)
     if size < 2:
         return size == 1  # a single sample sees nobody
@@ -54,18 +54,19 @@ def halves_agree(problem: Problem) -> bool:
 
 
 def _first_piece(problem: Problem) -> Piece:
-    first = next(replay(problem.batches), None)
+    first = next(iter(problem.batches), None)
     if first is None:
         raise ValueError("expected data with at least one batch, got none")
     problem.refuse_changed(0, first)
-    problem.refuse_changed(0, first if isinstance(problem.batches, list) else next(replay(problem.batches)))
+    problem.refuse_changed(0, first if isinstance(problem.batches, list) else next(iter(problem.batches)))
     few = first if num_samples(first) is None else take(first, 0, NUM_TRIED)
     return Piece(0, placed(few, problem.device, problem.precision))
 
 
 def _refuse_random(problem: Problem, state: State, piece: Piece, once: float) -> None:
-    with torch.random.fork_rng(devices=[]):
-        torch.rand(1)  # another place in the random stream: only a random model can tell
+    with keeping_random_state(problem.device):
+        for device in {torch.device("cpu"), problem.device}:
+            torch.rand(1, device=device)  # another place in the random stream: only a random model can tell
         twice = float(problem.evaluate(state, piece).loss)
     if twice != once:
         raise ValueError(

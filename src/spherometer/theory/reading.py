@@ -101,9 +101,10 @@ def read(twin: nn.Module, sample: Tensor) -> list[Step]:
     try:
         graph = fx.GraphModule(root, tracer.trace(root))
     except Exception as error:
+        reason = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
         raise ReadingError(
             f"{type(twin).__name__} has no certified upper bound: its forward pass cannot be followed "
-            f"({type(error).__name__}: {str(error).splitlines()[0]}); ask for certified=False"
+            f"({reason}); ask for certified=False"
         ) from None
     reader, batch = _Reader(graph), sample.double().repeat_interleave(NUM, dim=0)
     with torch.no_grad():

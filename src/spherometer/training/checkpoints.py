@@ -60,13 +60,16 @@ def load_checkpoint(training: Training, folder: str | Path) -> dict[str, Any] | 
     """Go on from the latest checkpoint in the folder, and return what was saved beside it; None when there is none.
 
     The training must have been built with the same arguments as the one that was saved.
+
+    Example:
+        >>> beside = load_checkpoint(training, "runs/a/checkpoints")
     """
     found = _found(Path(folder))
     if not found:
         return None
     path = found[-1]
     try:
-        state: dict[str, Any] = torch.load(path / STATE, weights_only=True)
+        state: dict[str, Any] = torch.load(path / STATE, weights_only=True, map_location="cpu")
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise RecordError(f"{path / STATE}: cannot be read ({error}): remove {path} to start again") from None
     weights = {name: torch.from_numpy(array) for name, array in read_tensors(path / WEIGHTS).items()}

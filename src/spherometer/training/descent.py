@@ -44,18 +44,10 @@ def gradient_descent(problem: Problem, *, learning_rate: float, num_steps: int) 
 def _loss_and_gradient(
     problem: Problem, state: State, pieces: Sequence[Piece], number: int
 ) -> tuple[float, list[Tensor]]:
-    """Means over the loss terms of all pieces."""
-    total, terms = 0.0, 0.0
-    sums = [torch.zeros_like(weight) for weight in state.weights]
-    for piece in pieces:
-        try:
-            part = problem.evaluate(state, piece)
-        except NonFiniteError as error:
-            raise NonFiniteError(f"training diverged at step {number}: {error}; lower the learning rate") from None
-        gradients = torch.autograd.grad(part.loss, state.weights, materialize_grads=True)
-        torch._foreach_add_(sums, list(gradients), alpha=part.count)
-        total, terms = total + part.loss.item() * part.count, terms + part.count
-    return total / terms, [entry / terms for entry in sums]
+    try:
+        return problem.loss_and_gradient(state, pieces)
+    except NonFiniteError as error:
+        raise NonFiniteError(f"training diverged at step {number}: {error}; lower the learning rate") from None
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from spherometer.problems.losses import ignored_class
 from spherometer.problems.modes import keeping_modes
 from spherometer.training.shares import term_shares
 
@@ -17,7 +18,7 @@ Data = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Score:
-    """Mean loss over its terms, and the share of right answers (None where targets are values)."""
+    """Mean loss over its terms, and the share of right answers among classes that are not ignored (None without)."""
 
     loss: float
     accuracy: float | None
@@ -41,15 +42,18 @@ def evaluate(
         >>> evaluate(model, test.tensors, nn.CrossEntropyLoss()).accuracy
         0.9611
     """
-    total, right, has_classes = 0.0, 0, not data[1].is_floating_point()
+    total, right, counted, has_classes = 0.0, 0, 0, not data[1].is_floating_point()
     device = next(model.parameters()).device
     parts = list(batches(data, batch_size))
     with evaluating(model):
         for share, (inputs, targets) in zip(term_shares(loss, parts), parts, strict=True):
             outputs, targets = model(inputs.to(device)), targets.to(device)
             total += share * float(loss(outputs, targets)) if share else 0.0
-            right += int((outputs.argmax(dim=1) == targets).sum()) if has_classes else 0
-    return Score(total, right / len(data[1]) if has_classes else None)
+            if has_classes:
+                counts = targets != ignored_class(loss)
+                right += int((counts & (outputs.argmax(dim=1) == targets)).sum())
+                counted += int(counts.sum())
+    return Score(total, right / counted if counted else None)
 
 
 def batches(data: Data, size: int) -> Iterator[tuple[Tensor, Tensor]]:

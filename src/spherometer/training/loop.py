@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from spherometer.estimators.randomness import child_stream
 from spherometer.problems import NonFiniteError
+from spherometer.problems.modes import keeping_random_state, seed_streams
 from spherometer.training.averaging import IterateAverage
 from spherometer.training.objectives import Objective
 from spherometer.training.schedules import Schedule, constant
@@ -53,6 +54,10 @@ class Training:
         average: of the iterates, one taken at the end of each epoch.
         stop: a rule of `stopping`.
         generators: those that the objective draws from, to be kept in checkpoints.
+
+    Example:
+        >>> training = Training(model, optimizer, (inputs, targets), Plain(nn.CrossEntropyLoss()), batch_size=64)
+        >>> losses = [step.loss for step in training.run(1000)]
     """
 
     model: nn.Module
@@ -97,8 +102,7 @@ class Training:
         if place == 0 or self._factor is None:
             self._set_rates(self.schedule(epoch))
         ghosts = self._ghosts(epoch, place)
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
+        with keeping_random_state(self.device):
             loss = float(self.optimizer.step(self._closure(ghosts)))  # type: ignore[arg-type]
         if not isfinite(loss):
             raise NonFiniteError(
@@ -137,11 +141,11 @@ class Training:
 
     def _closure(self, ghosts: list[Batch]) -> Callable[[], Tensor]:
         seed = (self.seed * GOLDEN + self.number) % 2**63  # a named stream would cost microseconds in every step
-        _seed_dropout(seed, self.device)
+        seed_streams(seed, self.device)
         parts = self.objective.over(self.model, ghosts)
 
         def closure() -> Tensor:
-            _seed_dropout(seed, self.device)  # the same masks however often the optimiser asks
+            seed_streams(seed, self.device)  # the same masks however often the optimiser asks
             self.optimizer.zero_grad()
             losses = []
             for part, (inputs, targets) in zip(parts, ghosts, strict=True):
@@ -179,9 +183,3 @@ class Training:
         self._factor = factor
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
-
-
-def _seed_dropout(seed: int, device: torch.device) -> None:
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)

@@ -11,7 +11,7 @@ from spherometer.estimators.accuracy import check_rtol
 from spherometer.metrics.measure import Requests, bench_for, measured_on
 from spherometer.metrics.registry import parse
 from spherometer.problems import Problem
-from spherometer.problems.batches import num_samples, replay, take
+from spherometer.problems.batches import num_samples, take
 from spherometer.problems.modes import BatchNorm
 from spherometer.training.tracking.schedules import Schedule, as_schedule
 from spherometer.values import Estimate
@@ -118,7 +118,7 @@ def refuse_twice(names: Sequence[str]) -> None:
 
 def _first(batches: Iterable[Any], num: int) -> Iterator[Any]:
     """Batches of the first `num` samples, the last one cut; all where there are fewer."""
-    for batch in replay(batches):
+    for batch in batches:
         size = num_samples(batch)
         if size is None:
             raise ValueError("expected batches whose samples can be counted, with samples=: cut the data by data=")
