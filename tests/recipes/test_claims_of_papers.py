@@ -9,8 +9,9 @@ import pytest
 
 from spherometer.recipes import find_recipe
 from spherometer.recipes.claims import judge
+from spherometer.recipes.margins import weakest
 from spherometer.recipes.papers.c_alignment import undefined_steps
-from spherometer.recipes.papers.c_curves import NORM
+from spherometer.recipes.papers.c_curves import NORM, ONES
 from spherometer.recipes.papers.c_oscillation import WINDOWS
 from spherometer.recipes.papers.th_training import BOUND
 from spherometer.recipes.results import Results
@@ -208,3 +209,92 @@ def test_a_subspace_that_is_defined_from_the_start_is_not_that_of_the_paper(star
     found = judged("C-F34", lambda _: resultants(start), "paper")
     assert only(found, "undefined for about the first 800 steps").answer == answer
     assert not any("undefined" in sentence for sentence in judged("C-F10", lambda _: resultants(start)))
+
+
+def levelled(name, over, heights, scale="laptop"):
+    """Runs whose curves are as high as the place of a label among its values says, and their final numbers too."""
+    levels = sorted({run.labels[over] for run in find_recipe(name).at(scale).runs})
+
+    def curves(labels):
+        place = levels.index(labels[over])
+        height = heights[place] * noise([labels["seed"], place])
+        root = np.ones(len(STEPS)) if name == "C-F18" else np.sqrt(height)
+        final = {(f"final_{prefix}sharpness", ""): height for prefix in ("", "batch_")}
+        return phases(height) | {(NORM, ""): root, (ONES, ""): root} | final
+
+    return curves
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "over", "right", "wrong"),
+    [
+        ("C-F5", "the larger the learning rate, the lower the plateau", "rate", (3, 2, 1), (3, 9, 1)),
+        ("C-F5", "the larger the learning rate, the smaller ‖⟨J⟩‖²", "rate", (3, 2, 1), (3, 9, 1)),
+        ("C-F5", "the smaller the batch, the lower the plateau", "batch", (1, 2, 3), (1, 9, 3)),
+        ("C-F15", "the higher the plateau", "rate", (3, 2, 1), (3, 9, 1)),
+        ("C-F18", "larger for smaller batches", "batch", (3, 2, 1), (3, 9, 1)),
+        ("C-F23", "the smaller ‖⟨J⟩1̂‖²", "rate", (3, 2, 1), (3, 9, 1)),
+        ("C-F24", "than with larger ones", "batch", (1, 3, 3), (1, 0.3, 3)),
+        ("C-F25", "the smaller the batch", "batch", (1, 2, 3), (1, 9, 3)),
+        ("D-F1", "more L2 gives a larger λ₁", "decay", (1, 2, 3), (1, 9, 3)),
+        ("D-F3", "gives the largest λ₁", "decay", (1, 0.5, 3), (1, 9, 3)),
+        ("D-F4", "more L2 gives a larger λ₁", "decay", (1, 2, 3), (1, 9, 3)),
+    ],
+)
+def test_the_middle_value_is_seen(name, words, over, right, wrong):
+    assert only(judged(name, levelled(name, over, right)), words).answer == "holds"
+    assert only(judged(name, levelled(name, over, wrong)), words).answer == "fails"
+
+
+@pytest.mark.parametrize("name", ["D-F2", "D-F3"])
+@pytest.mark.parametrize(("gaps", "answer"), [((5, 6, 1), "holds"), ((5, 0.1, 1), "fails")])
+def test_the_smallest_gap_is_the_smallest_of_all(name, gaps, answer):
+    def curves(labels):
+        place = (0.0, 1e-4, 5e-4).index(labels["decay"])
+        gap = gaps[place] / 100 * noise([labels["seed"], place])
+        return {("final_train_accuracy", ""): np.ones(len(STEPS)), ("final_test_accuracy", ""): 1 - gap}
+
+    assert only(judged(name, curves), "smallest accuracy gap").answer == answer
+
+
+@pytest.mark.parametrize(("early", "late", "answer"), [(0.1, 0.75, "holds"), (0.9, 0.2, "fails")])
+@pytest.mark.parametrize("name", ["C-F10", "C-F34"])
+def test_a_subspace_is_judged_where_it_is_defined(name, early, late, answer):
+    def curves(labels):
+        shares = np.where(STEPS < 800, early, late) * noise(labels["seed"])
+        parts = ("gradient", "top eigenvector")
+        return resultants(800.0) | {("subspace_alignment", part): shares for part in parts}
+
+    found = judged(name, curves, "paper")
+    assert [one.answer for sentence, one in found.items() if "lies in the span" in sentence] == [answer] * 2
+
+
+@pytest.mark.parametrize(("best", "answer"), [(0.01, "holds"), (0.001, "fails"), (0.003, "fails")])
+def test_the_best_coefficient_is_better_than_smaller_ones(best, answer):
+    def curves(labels):
+        away = 0.0 if labels["coefficient"] == 0 else abs(math.log(labels["coefficient"] / best))
+        accuracy = 0.8 - 0.02 * away + 0.001 * noise([labels["seed"], round(1e4 * labels["coefficient"])])
+        return {("final_test_accuracy", ""): accuracy}
+
+    assert only(judged("C-F36", curves, "paper"), "better than 0.001 and 0.003").answer == answer
+
+
+def test_speeding_up_is_said_of_the_steps_that_are_judged():
+    """From the peak of the impurity on, whether it has fallen below 1/4 or not."""
+    impurity = 0.5 - 0.2 * np.abs(STEPS - 200) / 800
+
+    def curves(labels):
+        growth = np.where(STEPS < 200, 0.1, 1 / impurity) * noise(labels["seed"]) ** 0.1
+        return phases(1 + STEPS) | {("impurity", ""): impurity, (NORM, ""): np.sqrt(np.cumsum(growth))}
+
+    (found,) = judged("C-F28", curves).values()
+    assert found.answer == "holds"
+    assert found.sentence == "‖⟨J⟩‖² speeds up as 1/⟨λ⁽¹⁾⟩ grows, from the impurity's peak on"
+
+
+def test_the_weakest_of_several_margins():
+    assert weakest([[1.0, 2.0], [0.5, 0.7]]) == [0.5, 0.7]
+    assert weakest([[1.0, math.nan, 2.0], [3.0, -9.0, 4.0]]) == pytest.approx([1.0, math.nan, 2.0], nan_ok=True)
+    assert np.isnan(weakest([[math.nan], [1.0]])).all()
+    alike = np.random.default_rng(0).standard_normal((200, 2, 6))
+    assert np.mean([np.mean(weakest(rows)) for rows in alike]) > np.mean(alike.min(1)) / 2

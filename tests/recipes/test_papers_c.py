@@ -324,6 +324,24 @@ def test_the_deeper_network_has_to_oscillate_too(tmp_path):
     assert found["on the easy task there is no oscillation"] == "holds"
 
 
+def test_an_easy_task_that_oscillates_late_oscillates(tmp_path):
+    experiment = find_recipe("C-F27").at("smoke")
+    late = np.cumsum([[1.0 if step <= 16 else 3 * (-1.0) ** step, 0.01] for step in range(21)], axis=0)
+    runs = [made(tmp_path, dict(run.labels), arrays=late) for run in experiment.runs]
+    found = {verdict.sentence: verdict.answer for verdict in judge(experiment.claims, Results(runs, tmp_path))}
+    assert found["on the easy task there is no oscillation"] == "fails"
+
+
+@pytest.mark.parametrize("name", ["C-F6", "C-F29"])
+def test_panels_of_two_data_sets_are_told_apart(name, tmp_path):
+    experiment = find_recipe(name).at("paper")
+    rows = {"test_accuracy": [0.1, 0.9], "test_loss": [2.0, 1.0]}
+    runs = [made(tmp_path, dict(run.labels), **rows) for run in experiment.runs]
+    titles = [panel.title for panel in experiment.figure(Results(runs, tmp_path)).panels]
+    assert len(set(titles)) == 4
+    assert sum("cifar100" in title for title in titles) == 2
+
+
 def test_radii_are_drawn_where_the_axis_names_them(tmp_path):
     experiment = find_recipe("C-T5").at("paper")
     radii = [(run, (run.labels.get("rho") or 0) / 100) for run in experiment.runs]

@@ -165,6 +165,17 @@ def test_so_many_times_is_not_merely_larger(name, row, label, largest, words, tm
     assert words not in " ".join(claim.sentence for claim in find_recipe("D-F7").at("laptop").claims)
 
 
+@pytest.mark.parametrize("name", ["D-F4", "D-F5", "D-F6", "D-F7", "D-F8"])
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+def test_batch_statistics_are_those_of_one_pass_that_can_be_had(name, scale):
+    experiment = find_recipe(name).at(scale)
+    nums = {run.job.settings["measurement"]["measure_num"] for run in experiment.runs}
+    (num,) = nums
+    assert num <= 500
+    assert any(f"measured on {num} training samples" in line for line in experiment.departures)
+    assert any("Lanczos steps from 4 random vectors: not in the text" in line for line in experiment.departures)
+
+
 def test_the_sharpness_of_d_f4_is_held_against_both_rates():
     sentences = [claim.sentence for claim in find_recipe("D-F4").at("paper").claims]
     assert any("above 2/α of the first" in sentence for sentence in sentences)

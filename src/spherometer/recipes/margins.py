@@ -56,18 +56,58 @@ def falling(results: Results, name: Quantity, *, over: str, how: Reduce = last, 
     Example:
         >>> Claim("more smoothing, smaller norm", lambda results: falling(results, "mls", over="smoothing"))
     """
-    levels = levels_of(results, over, **labels)
-    if len(levels) < 2:
-        raise ValueError(f"expected at least 2 values of {over!r}, got {levels}")
-    table = np.log(aligned(results, name, [{over: level, **labels} for level in levels], how))
-    places = np.arange(len(levels)) - (len(levels) - 1) / 2
+    table = _logarithms(results, name, over, how, labels)
+    places = np.arange(len(table)) - (len(table) - 1) / 2
     slopes = (places[:, None] * table).sum(0) / (places**2).sum()
-    return [float(-slope * (len(levels) - 1)) for slope in slopes]
+    return [float(-slope * (len(table) - 1)) for slope in slopes]
 
 
 def rising(results: Results, name: Quantity, *, over: str, how: Reduce = last, **labels: Any) -> list[float]:
     """For "more X, more Y": `falling` with its sign changed."""
     return [-margin for margin in falling(results, name, over=over, how=how, **labels)]
+
+
+def falling_throughout(
+    results: Results, name: Quantity, *, over: str, how: Reduce = last, **labels: Any
+) -> list[float]:
+    """For "the more X, the less Y" of few values of X: ln of the factor by which Y falls at the weakest of the steps
+    from one X to the next.
+
+    A slope through three values would not see the middle one.
+
+    Example:
+        >>> Claim("the larger the batch, the smaller c", lambda results: falling_throughout(results, c, over="batch"))
+    """
+    return weakest(-np.diff(_logarithms(results, name, over, how, labels), axis=0))
+
+
+def rising_throughout(results: Results, name: Quantity, *, over: str, how: Reduce = last, **labels: Any) -> list[float]:
+    """For "the more X, the more Y" of few values of X: `falling_throughout` the other way."""
+    return weakest(np.diff(_logarithms(results, name, over, how, labels), axis=0))
+
+
+def weakest(rows: Sequence[Sequence[float]] | np.ndarray) -> list[float]:
+    """Of several margins (a row each, a column for each seed) that must all be positive, that of the least mean.
+
+    The least of each seed would be below zero by noise alone. A seed that lacks one of them has none.
+
+    Example:
+        >>> weakest([[1.0, 2.0], [0.5, 0.7]])
+        [0.5, 0.7]
+    """
+    table = np.array(rows, dtype=float)
+    table[:, ~np.isfinite(table).all(0)] = nan
+    known = table[:, ~np.isnan(table[0])]
+    place = int(known.mean(1).argmin()) if known.size else 0
+    return [float(margin) for margin in table[place]]
+
+
+def _logarithms(results: Results, name: Quantity, over: str, how: Reduce, labels: Labels) -> np.ndarray:
+    """ln of a quantity: a row for each value of a label, in order, a column for each seed."""
+    levels = levels_of(results, over, **labels)
+    if len(levels) < 2:
+        raise ValueError(f"expected at least 2 values of {over!r}, got {levels}")
+    return np.asarray(np.log(aligned(results, name, [{over: level, **labels} for level in levels], how)))
 
 
 def smaller(

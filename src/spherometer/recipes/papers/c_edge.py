@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from spherometer.recipes.claims import AnyClaim, Claim, Near
-from spherometer.recipes.margins import falling
+from spherometer.recipes.margins import falling_throughout
 from spherometer.recipes.papers.c_curves import (
     PROJECTED,
     combined,
@@ -53,8 +53,8 @@ def edge_claims(source: str, *, projected: bool = False) -> list[AnyClaim]:
         ),
         Claim(
             "the smaller the learning rate, the higher the plateau",
-            lambda results: falling(results, partial(_level, name="sharpness"), over="rate"),
-            unit="ln of the factor from the largest to the smallest rate",
+            lambda results: falling_throughout(results, partial(_level, name="sharpness"), over="rate"),
+            unit="ln of the factor from one rate to the next, the weakest",
             source=source,
         ),
     ]

@@ -10,7 +10,7 @@ import numpy as np
 from spherometer.figures.panels import Panel, Panels
 from spherometer.recipes.claims import AnyClaim, Claim, Near
 from spherometer.recipes.ends import over_label, told
-from spherometer.recipes.margins import levels_of
+from spherometer.recipes.margins import levels_of, weakest
 from spherometer.recipes.papers.c_methods import (
     FULL_RATES,
     METHODS,
@@ -246,6 +246,7 @@ def coefficients(scale: Scale) -> Experiment:
     """SimpleCNN in batches of 128 over learning rates and coefficients of simple EJR; C Fig 36."""
     used, strengths = SIMPLE_RATES[scale], COEFFICIENTS[scale]
     middle = [strength for strength in strengths if 0.01 <= strength <= 0.03]
+    weak = [strength for strength in strengths if 0 < strength < 0.01]
 
     def level(results: Results, strength: float) -> np.ndarray:
         """Mean over rates, one for each seed."""
@@ -263,6 +264,15 @@ def coefficients(scale: Scale) -> Experiment:
             source="C-F36; 5.3 item 8",
         )
     ]
+    if weak:
+        claims.append(
+            Claim(
+                f"λ_reg of 0.01-0.03 is better than {' and '.join(f'{strength:g}' for strength in weak)}",
+                lambda results: weakest([over(results, strength) for strength in weak]),
+                unit=f"{POINTS}, mean over rates" + (", above the better of both" if len(weak) > 1 else ""),
+                source="C-F36",
+            )
+        )
     if strengths[-1] > middle[-1]:
         claims.append(
             Claim(

@@ -8,7 +8,7 @@ from typing import Any
 
 from spherometer.figures.panels import Line, Panel, Panels, Series
 from spherometer.recipes.claims import Claim
-from spherometer.recipes.margins import falling, rising
+from spherometer.recipes.margins import falling_throughout, rising_throughout
 from spherometer.recipes.papers.c_curves import IMPURE, NORM, end_of_regularisation, plateau, square, value_at
 from spherometer.recipes.papers.c_phases import (
     FASTER,
@@ -43,14 +43,14 @@ def steps_and_batches(scale: Scale) -> Experiment:
         return [
             Claim(
                 f"the larger the learning rate, the {sentence}",
-                lambda results: falling(results, what, over="rate", batch=sizes[0]),
-                unit=f"{unit}, from the smallest to the largest rate",
+                lambda results: falling_throughout(results, what, over="rate", batch=sizes[0]),
+                unit=f"{unit} from one rate to the next, the weakest",
                 source=source,
             ),
             Claim(
                 f"the smaller the batch, the {sentence}",
-                lambda results: rising(results, what, over="batch", rate=used[0]),
-                unit=f"{unit}, from the smallest to the largest batch",
+                lambda results: rising_throughout(results, what, over="batch", rate=used[0]),
+                unit=f"{unit} from one batch size to the next, the weakest",
                 source=source,
             ),
         ]

@@ -96,9 +96,9 @@ def phases(scale: Scale, *, inverse: bool = False) -> Experiment:
         ),
     ]
     follows = Claim(
-        "after the period, ‖⟨J⟩‖² grows the faster the larger 1/⟨λ⁽¹⁾⟩ is",
+        "‖⟨J⟩‖² speeds up as 1/⟨λ⁽¹⁾⟩ grows, from the impurity's peak on",
         partial(_margin, what=_following),
-        unit="correlation of 1/⟨λ⁽¹⁾⟩ with the growth per step, from the impurity's peak on",
+        unit="correlation of 1/⟨λ⁽¹⁾⟩ with the growth per step",
         source="C-F28",
     )
     return Experiment(

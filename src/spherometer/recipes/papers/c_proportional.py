@@ -12,7 +12,7 @@ import numpy as np
 
 from spherometer.figures.panels import Line, Panel, Panels, over_seeds
 from spherometer.recipes.claims import AnyClaim, Claim
-from spherometer.recipes.margins import falling
+from spherometer.recipes.margins import falling_throughout
 from spherometer.recipes.papers.c_curves import (
     combined,
     scaled,
@@ -75,8 +75,8 @@ def proportional(
         claims.append(
             Claim(
                 "the constant of proportionality is larger for smaller batches",
-                lambda results: falling(results, _constants, over="batch"),
-                unit="ln of the factor from the largest to the smallest batch",
+                lambda results: falling_throughout(results, _constants, over="batch"),
+                unit="ln of the factor from one batch size to the next, the weakest",
                 source=source,
             )
         )

@@ -104,9 +104,10 @@ def _curves(
     for which in data:
         end = max(results.last_step(method="SGD", data=which))
         lines = [Line("" if place else "decays", x=share * end) for place, share in enumerate(decays)]
+        name = f" ({which})" if len(data) > 1 else ""
         panels += [
-            Panel("test accuracy", "step", "test accuracy, %", series("test_accuracy", which, 100), lines=lines),
-            Panel("test loss", "step", "test loss", series("test_loss", which, 1), lines=lines, log_y=True),
+            Panel(f"test accuracy{name}", "step", "test accuracy, %", series("test_accuracy", which, 100), lines=lines),
+            Panel(f"test loss{name}", "step", "test loss", series("test_loss", which, 1), lines=lines, log_y=True),
         ]
     return Panels(panels, columns=2, caption="Mean and standard deviation over seeds.")
 

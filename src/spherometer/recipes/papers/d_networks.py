@@ -8,18 +8,28 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spherometer.recipes.claims import Near
+from spherometer.recipes.recipe import Scale, at_scale
 from spherometer.recipes.results import Results
 
 Tables = Mapping[str, Mapping[str, Any]]  # of settings
 PLAIN = "inputs as they are, from 0 to 1, not standardised, and no augmentation (not in the text)"
 
-
+ONE_PASS = 500  # samples of a measurement at paper scale: batch norm in training mode needs all of them at once
+MANY = 100  # Lanczos steps at paper scale
 ABOUT = "'about so many times' means within a factor of √10 of it: chosen here"
 
 
 def about(sentence: str, margins: Callable[[Results], list[float]], factor: float, source: str) -> Near:
     """ln of a factor is that of the paper up to half an order of magnitude."""
     return Near(sentence, margins, math.log(factor), math.log(10) / 2, unit="ln of the factor", source=source)
+
+
+def measured_so(num: int | None, num_steps: int) -> list[str]:
+    """On how many samples curvature is measured, where not on all, and from how much of the Krylov space."""
+    from spherometer.training.instruments import SPECTRUM_VECTORS
+
+    said = [f"curvature measured on {num:,} training samples in one pass instead of all"] if num is not None else []
+    return [*said, f"spectra by {num_steps} Lanczos steps from {SPECTRUM_VECTORS} random vectors: not in the text"]
 
 
 @dataclass(frozen=True)
@@ -42,10 +52,15 @@ class Network:
         """D measures batch norm in training mode (Figs 5-7)."""
         return "batch_" if self.batchnorm else ""
 
-    @property
-    def measured(self) -> tuple[int, int]:
-        """Samples and Lanczos steps of its stand-in; fewer of both where batch norm is measured in two modes."""
-        return (200, 25) if self.batchnorm else (500, 40)
+    def measured(self, scale: Scale) -> tuple[int | None, int]:
+        """Samples (None is all) and Lanczos steps; fewer of both where batch norm is measured in two modes."""
+        found: tuple[int | None, int] = at_scale(
+            scale,
+            smoke=(50, 8),
+            laptop=(200, 25) if self.batchnorm else (500, 40),
+            paper=(ONE_PASS if self.batchnorm else None, MANY),
+        )
+        return found
 
 
 CIFAR100 = {"data": "cifar100"}

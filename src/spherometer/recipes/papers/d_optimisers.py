@@ -9,7 +9,7 @@ from spherometer.figures.panels import Panel, Panels, over_seeds
 from spherometer.recipes.claims import Claim
 from spherometer.recipes.ends import told
 from spherometer.recipes.margins import above, larger, numbers
-from spherometer.recipes.papers.d_networks import ABOUT, PLAIN, about
+from spherometer.recipes.papers.d_networks import ABOUT, MANY, ONE_PASS, PLAIN, about, measured_so
 from spherometer.recipes.recipe import Experiment, Scale, Table, at_scale, recipe, variant
 from spherometer.recipes.results import Results, Run, training_run
 from spherometer.recipes.spectra import spectrum_panel
@@ -17,6 +17,7 @@ from spherometer.recipes.spectra import spectrum_panel
 SGD: dict[str, Any] = {"optimiser": "SGD"}
 ADAM: dict[str, Any] = {"optimiser": "Adam"}
 MEASURED = ("sharpness", "hessian_trace", "mean_squared_eigenvalue")
+MEASUREMENTS = {"smoke": (50, 8), "laptop": (500, 40), "paper": (ONE_PASS, MANY)}  # samples, Lanczos steps
 AVERAGED = 0.54  # share of the epochs after which iterates are averaged
 DECAYS = {"cifar100": {"SGD": 5e-4, "Adam": 0.25}, "cifar10": {"SGD": 3e-4, "Adam": 0.35}}
 SMALL = {"cifar100": {"model": "digits-cnn", "batchnorm": True}, "cifar10": {"model": "digits-resnet8"}}
@@ -90,7 +91,7 @@ def optimisers(scale: Scale, *, data: str = "cifar100", source: str = "D-F6") ->
 
 def _run(scale: Scale, data: str, optimiser: str, seed: int) -> Run:
     epochs = at_scale(scale, smoke=4, laptop=60, paper=300)
-    spectrum = at_scale(scale, smoke=8, laptop=40, paper=100) if seed == 0 else 0
+    num, num_steps = MEASUREMENTS[scale]
     decay = DECAYS[data][optimiser]
     methods: dict[str, dict[str, Any]] = {
         "SGD": {"learning_rate": 0.1, "momentum": 0.9},
@@ -110,8 +111,8 @@ def _run(scale: Scale, data: str, optimiser: str, seed: int) -> Run:
             "track_num": size,
             "measure": ["weight_norm"],
             "measure_batch_statistics": list(MEASURED),
-            "measure_num": at_scale(scale, smoke=50, laptop=500, paper=None),
-            "batch_spectrum": spectrum,
+            "measure_num": num,
+            "batch_spectrum": num_steps if seed == 0 else 0,
         },
     )
 
@@ -163,6 +164,7 @@ def _departures(scale: Scale, data: str) -> list[str]:
         f"iterates averaged from {AVERAGED:.0%} of the epochs on (not in the text, D-e19)",
         "the official test set instead of a validation split",
         "the paper's Frobenius norm is read as Tr(H²)/P (D-e13)",
+        *measured_so(*MEASUREMENTS[scale]),
     ]
     if scale == "paper":
         return [*chosen, "three seeds (the paper shows one)"]
