@@ -56,6 +56,25 @@ def test_help_of_measure_in_full_words(run):
         assert words in text
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_no_types_of_python(run, name):
+    text = run(name, "--help").out
+    for strange in ("None", "default: )", "settings."):
+        assert strange not in text
+    if name == "train":
+        assert " data options " in text
+        assert "--batch-size INT" in text
+
+
+def test_what_may_be_none_can_be_said():
+    from spherometer.commands.parsing import read_options
+
+    said = ["--batch-size", "none", "--batchnorm", "none", "--width", "8", "--classes", "1", "2"]
+    settings = read_options(COMMANDS["train"], said).settings
+    assert (settings.loop.batch_size, settings.model.batchnorm, settings.model.width) == (None, None, 8)
+    assert settings.data.classes == (1, 2)
+
+
 def test_help_of_run_names_every_kind_of_cluster(run):
     text = " ".join(run("run", "--help").out.replace("│", " ").split())
     assert "address of a Ray cluster instead: local (started here), auto, host:port, or ray://host:port" in text

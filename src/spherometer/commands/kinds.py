@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, get_args
 
-from tyro.constructors import PrimitiveConstructorSpec
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from spherometer.commands.table import nearest
 
@@ -93,3 +95,43 @@ FileOrNone = Annotated[Path | None, _kind("FILE", Path, lambda value: "fresh" if
 FolderOrNone = Annotated[Path | None, _kind("DIR", Path, lambda value: DATA_PLACES if value is None else str(value))]
 PageFile = Annotated[Path | None, _kind("FILE", Path, lambda value: "DIR/report.html" if value is None else str(value))]
 OtherFolder = Annotated[Path | None, _kind("DIR", Path, lambda value: "none" if value is None else str(value))]
+
+PLAIN_KINDS = ConstructorRegistry()  # of options without a kind of their own
+
+
+@PLAIN_KINDS.primitive_rule
+def _or_none(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """`int | None` is shown and read like int, and none where there is none."""
+    if info.type_origin is not UnionType or len(get_args(info.type)) != 2 or NoneType not in get_args(info.type):
+        return None
+    kind = _plain(next(part for part in get_args(info.type) if part is not NoneType), info)
+    return replace(
+        kind,
+        instance_from_str=lambda words: None if words == ["none"] else kind.instance_from_str(words),
+        is_instance=lambda _: True,
+        str_from_instance=lambda value: ["none"] if value is None else kind.str_from_instance(value),
+        choices=None if kind.choices is None else (*kind.choices, "none"),
+    )
+
+
+@PLAIN_KINDS.primitive_rule
+def _several(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """`tuple[int, ...]`: any number of words, and none where there are none."""
+    if info.type_origin is not tuple:
+        return None
+    kind = _plain(get_args(info.type)[0], info)
+    return PrimitiveConstructorSpec(
+        nargs="*",
+        metavar=f"[{kind.metavar} ...]",
+        instance_from_str=lambda words: tuple(kind.instance_from_str([word]) for word in words),
+        is_instance=lambda _: True,
+        str_from_instance=lambda values: (
+            [word for value in values for word in kind.str_from_instance(value)] or ["none"]
+        ),
+    )
+
+
+def _plain(kind: Any, info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any]:
+    found = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(kind, info.markers))
+    assert isinstance(found, PrimitiveConstructorSpec), f"{kind} cannot be read from a word"
+    return found

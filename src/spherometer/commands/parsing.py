@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 import tyro
 
 from spherometer.commands.errors import UsageError
+from spherometer.commands.kinds import PLAIN_KINDS
 from spherometer.commands.table import Command, Runnable, nearest
 
 FRAME = re.compile(r"[\u2500-\u257f]|^[|+]|[|+]$|-{4,}")  # the box that tyro draws around an error, also in ASCII
@@ -33,6 +34,7 @@ def read_options(command: Command, words: list[str]) -> Runnable:
                 args=words,
                 return_unknown_args=True,
                 config=(tyro.conf.FlagCreatePairsOff,),
+                registry=PLAIN_KINDS,
             )
     except SystemExit as exit_:
         if exit_.code:

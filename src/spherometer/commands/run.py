@@ -28,7 +28,9 @@ class Run:
     Killed or interrupted, the same command goes on where it stopped. Runs that several experiments share are done once.
     """
 
-    ids: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ID [ID ...]")]
+    ids: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ID [ID ...]", help_behavior_hint="(required)")
+    ]
     """recipes such as A-F1, or a paper (A, B, C, D, TH), or all"""
     scale: str = "laptop"
     """smoke (seconds; shows that it runs), laptop (minutes), paper (the paper's own setting)"""

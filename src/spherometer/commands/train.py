@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -23,7 +23,7 @@ class Train:
     The same command again continues an interrupted run, with the numbers of an undisturbed one.
     """
 
-    settings: tyro.conf.OmitArgPrefixes[Settings] = field(default_factory=Settings)
+    settings: Annotated[tyro.conf.OmitArgPrefixes[Settings], tyro.conf.arg(name="")] = field(default_factory=Settings)
     out: Folder = Path("spherometer-run")
     """folder of the run"""
     threads: CountOrAuto = None
