@@ -188,6 +188,10 @@ def test_partial_correlations_need_more_than_a_common_cause():
     assert verdict_of(plain).answer == "holds"
     assert verdict_of(partial).answer == "undecided"
     assert "partial" in verdict_of(partial).remark
+    told = verdict_of(Correlation("x with y", lambda _: (x, y), beside=lambda _: {"ln rate": rate}))
+    known = verdict_of(partial)
+    assert told.to_dict() | {"remark": ""} == verdict_of(plain).to_dict() | {"remark": ""}
+    assert f"given ln rate partial r {known.effect:.2f} ({known.low:.2f} … {known.high:.2f})" in told.remark
 
 
 def test_the_stronger_of_two_correlations():
@@ -198,7 +202,7 @@ def test_the_stronger_of_two_correlations():
     assert verdict_of(Stronger("y more than x", lambda _: (y, x, z))).answer == "fails"
     few = verdict_of(Stronger("few", lambda _: (x[:5], y[:5], z[:5])))
     assert few.answer == "undecided"
-    assert "5 runs: at least 8" in few.remark
+    assert "5 numbers: at least 8" in few.remark
     assert "one length" in verdict_of(Stronger("odd", lambda _: (x[:5], y, z))).remark
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from spherometer.recipes import find_recipe, perform
 from spherometer.recipes.claims import judge
-from spherometer.recipes.ends import gap, over_label
+from spherometer.recipes.ends import gap, over_label, over_settings
 from spherometer.recipes.papers import a_coordinate_networks, a_regularisers, a_rescaling, a_width
 from spherometer.recipes.results import Results, Run
 from spherometer.records import RunWriter
@@ -96,14 +96,46 @@ def test_gap_and_its_mean_over_seeds(tmp_path):
     np.testing.assert_allclose(series.high, [1.5 + 0.5**0.5, 3 + 2**0.5])
 
 
-def test_every_run_counts_once_in_a_correlation(tmp_path):
+def test_a_setting_is_the_mean_of_its_seeds_and_counts_once(tmp_path):
     runs = find_recipe("A-F20").at("laptop").runs
     for place, key in enumerate(dict.fromkeys(run.job.key for run in runs)):
         folder = next(run.job.folder(tmp_path) for run in runs if run.job.key == key)
         with RunWriter(folder) as writer:
             writer.write(1, {"value": float(place)})
-    found = a_regularisers._each(Results(runs, tmp_path), "value")
-    assert sorted(found) == list(range(len(keys("A-F20"))))
+    found = over_settings(Results(runs, tmp_path), "value")
+    assert sorted(found) == pytest.approx([2.0 + 5 * place for place in range(9)])  # of five seeds each
+    assert len(over_settings(Results(runs, tmp_path), "value", technique="SAM")) == 3
+    failed = over_settings(Results(runs, tmp_path / "nowhere"), "value")
+    assert np.isnan(failed).all()
+
+
+@pytest.mark.parametrize(("name", "words"), [("A-F2", "goes"), ("A-F20", "correlates more"), ("A-F20", "under SAM")])
+def test_seeds_of_a_setting_are_no_evidence_for_a_correlation(name, words):
+    """Settings that move every quantity at random, with seeds that follow: 5 % for each of the one or two claims."""
+    experiment, wrong, trials = find_recipe(name).at("laptop"), 0, 100
+    claims = [claim for claim in experiment.claims if words in claim.sentence]
+    for trial in range(trials):
+        results = Drawn(experiment.runs, np.random.default_rng(trial))
+        wrong += sum(claim.evidence(results, 0.95).tested.p < 0.05 for claim in claims)
+    assert wrong / (trials * len(claims)) < 0.05 + 4 * (0.05 * 0.95 / trials) ** 0.5
+
+
+class Drawn(Results):
+    """A random number for each setting and name, and a third of its size for each seed."""
+
+    def __init__(self, runs, rng):
+        super().__init__(runs, None)
+        self.rng, self.known = rng, {}
+
+    def curve(self, name, *, part="", **labels):
+        return [(np.zeros(1), self._of(name, run)) for run in self.choose(**labels)]
+
+    def _of(self, name, run):
+        plain = {key: value for key, value in run.job.settings.items() if key != "loop"}
+        setting = (name, str(plain), str({**run.job.settings["loop"], "seed": 0}))
+        for key in (setting, (name, run.job.key)):
+            self.known.setdefault(key, self.rng.standard_normal())
+        return np.array([np.exp(self.known[setting] + 0.3 * self.known[name, run.job.key])])
 
 
 def test_total_variation_counts_ups_and_downs(tmp_path):

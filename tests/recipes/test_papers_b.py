@@ -126,6 +126,28 @@ def test_one_diverged_network_leaves_the_others_their_correlations():
     assert found.value == pytest.approx(np.corrcoef([1, 2, 4], [1, 2, 3.5])[0, 1])
 
 
+def test_partial_correlations_given_rate_and_batch_are_told_beside_the_plain(tmp_path):
+    """Two columns that only follow the learning rate correlate, and do not given it."""
+    rng = np.random.default_rng(0)
+    runs = []
+    for run in find_recipe("B-FG5").at("laptop").runs:
+        noise = 0.1 * rng.standard_normal(2)
+        rows = {"final_train_loss": 0.0, "final_test_loss": np.log(run.labels["rate"]) + noise[0]}
+        rows |= {f"final_{name}": rng.uniform() for name in b_correlations.MEASURED}
+        rows |= {"final_mls": np.log(run.labels["rate"]) + noise[1], "final_nmls": rows["final_test_loss"]}
+        runs.append(curves(tmp_path, dict(run.labels), **{name: [value] for name, value in rows.items()}))
+    experiment, results = find_recipe("B-FG5").at("laptop"), Results(runs, tmp_path)
+    (found,) = (v for v in judge(experiment.claims, results) if v.sentence == "MLS correlates positively with gap")
+    assert found.effect > 0.9
+    assert found.answer == "holds"
+    assert "given ln learning rate and ln batch size partial r" in found.remark
+    columns, rows = (experiment.table(results).columns, experiment.table(results).rows)
+    assert columns == ["pair", "Pearson's r", "partial r given ln learning rate and ln batch size"]
+    (row,) = (row for row in rows if row[0] == "gap, MLS")
+    assert abs(float(row[2].split()[0])) < 0.5 < 0.9 < float(row[1].split()[0])
+    assert row[2] in found.remark
+
+
 def test_weights_of_timm_models_are_found_where_they_lie(tmp_path, monkeypatch):
     monkeypatch.setenv("SPHEROMETER_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))

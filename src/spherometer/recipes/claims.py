@@ -6,7 +6,7 @@ A claim knows how to get its numbers from the results of an experiment, and neve
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -103,12 +103,14 @@ class Correlation:
 
     Args:
         given: columns, such as learning rate and batch size, whose linear share is taken out first: a partial r.
+        beside: columns given which the partial r is told in the remark, while the plain r is tested.
     """
 
     sentence: str
     pairs: Callable[[Any], tuple[Numbers, Numbers]]
     sign: int = 1
     given: Callable[[Any], Sequence[Numbers]] | None = None
+    beside: Callable[[Any], Mapping[str, Numbers]] | None = None
     unit: str = "Pearson's r"
     source: str = ""
 
@@ -121,6 +123,7 @@ class Correlation:
         tested = pearson(self.sign * x, y, others, level=level)
         words = [f"Spearman's ρ {spearman(x, y):.2f}"] if len(x) > 2 else []
         words += ["partial, given others"] if self.given is not None else []
+        words += [] if self.beside is None else [_told_partial(*self.pairs(results), self.beside(results), level)]
         if math.isnan(tested.value) and len(x) > 2 + len(others):
             words.append("a column is constant: it has no correlation")
         if self.sign > 0:
@@ -166,7 +169,7 @@ class Stronger:
         """The t-test of the jackknife; both correlations are told."""
         (x, y, z), missing = _finite(*self.columns(results))
         if len(x) < LEAST_RUNS:
-            words = f"{len(x)} runs: at least {LEAST_RUNS} are needed to judge by"
+            words = f"{len(x)} numbers: at least {LEAST_RUNS} are needed to judge by"
         else:
             words = f"Pearson's r {pearson(x, z).value:.2f} and {pearson(y, z).value:.2f}"
         return Evidence(stronger(x, y, z, absolute=self.absolute, level=level), missing, (words,))
@@ -273,6 +276,12 @@ def _evidence(claim: AnyClaim, results: Any, level: float) -> Evidence:
     except MISSED as error:
         nothing = Tested(math.nan, math.nan, math.nan, 1.0, 1.0, 0)
         return Evidence(nothing, 0, (f"could not be evaluated: {type(error).__name__}: {error}",))
+
+
+def _told_partial(x: Numbers, y: Numbers, given: Mapping[str, Numbers], level: float) -> str:
+    (first, second, *others), _ = _finite(x, y, *given.values())
+    found = pearson(first, second, others, level=level)
+    return f"given {' and '.join(given)} partial r {found.value:.2f} ({found.low:.2f} … {found.high:.2f})"
 
 
 def _column(numbers: Numbers) -> np.ndarray:

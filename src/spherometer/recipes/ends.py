@@ -9,13 +9,32 @@ import numpy as np
 
 from spherometer.figures.panels import Line, Panel, Series
 from spherometer.recipes.margins import Quantity, levels_of, numbers
-from spherometer.recipes.results import Results
+from spherometer.recipes.results import Results, setting_of
+
+R_OVER_SETTINGS = "Pearson's r over settings, each the mean of its seeds"
 
 
 def gap(results: Results, **labels: Any) -> list[float]:
     """|training loss − test loss| at the end, one for each seed; Q5."""
     train, test = results.final("final_train_loss", **labels), results.final("final_test_loss", **labels)
     return [abs(one - other) for one, other in zip(train, test, strict=True)]
+
+
+def over_settings(results: Results, quantity: Quantity, **labels: Any) -> np.ndarray:
+    """A quantity at each setting, the mean of its seeds: what correlations over a grid are of.
+
+    Seeds of one setting differ little, and counting each as a network of its own finds correlations that are none. Runs
+    that stand at two places of a grid count once. A setting of which a seed failed is nan.
+
+    Example:
+        >>> pearson(over_settings(results, "final_sharpness"), over_settings(results, gap))
+    """
+    means: dict[tuple[str, ...], float] = {}
+    chosen = results.choose(**labels)
+    for setting in [dict(known) for known in dict.fromkeys(map(setting_of, chosen))]:
+        key = tuple(run.job.key for run in results.choose(**setting))
+        means.setdefault(key, float(np.mean(numbers(results, quantity, **setting))))
+    return np.array(list(means.values()))
 
 
 def over_label(

@@ -28,7 +28,7 @@ AUTHORS = {"A": " here; its authors took about 3,500 GPU hours for all of paper 
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers of the paper beside ours."""
+    """Numbers of the paper beside ours, or ours that the figure does not show."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -43,7 +43,7 @@ class Experiment:
         figure: the picture from the finished runs, as `figures.panels` describes it.
         departures: what differs from the paper, and what its text leaves open and was chosen here.
         then: runs that can only be planned when the first ones are done (the same number of steps as another run).
-        table: the paper's numbers beside ours.
+        table: the paper's numbers beside ours, or ours that the figure does not show.
     """
 
     runs: Sequence[Run]

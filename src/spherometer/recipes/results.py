@@ -77,8 +77,10 @@ class Results:
         if not self.missing:
             return self
         failed = {run.job.key for run in self.missing}
-        known = {_setting(run) for run in self.runs if run.job.key not in failed}
-        return Results([run for run in self.runs if run.job.key not in failed or _setting(run) not in known], self.root)
+        known = {setting_of(run) for run in self.runs if run.job.key not in failed}
+        return Results(
+            [run for run in self.runs if run.job.key not in failed or setting_of(run) not in known], self.root
+        )
 
     def curve(self, name: str, *, part: str = "", **labels: Any) -> list[Curve]:
         """Steps and values of a quantity, one curve for each seed."""
@@ -141,7 +143,7 @@ class Results:
         return RunReader(run.job.folder(self.root)) if run.job.is_done(self.root) else None
 
 
-def _setting(run: Run) -> frozenset[tuple[str, Any]]:
+def setting_of(run: Run) -> frozenset[tuple[str, Any]]:
     """Its labels besides the seed."""
     return frozenset((name, value) for name, value in run.labels.items() if name != "seed")
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from spherometer.figures.panels import Panels
 from spherometer.recipes.claims import Claim, Correlation, Stronger
-from spherometer.recipes.ends import gap, label_panel
-from spherometer.recipes.margins import Quantity, averaged, falling, larger, levels_of, numbers, smaller
+from spherometer.recipes.ends import R_OVER_SETTINGS, gap, label_panel, over_settings
+from spherometer.recipes.margins import Quantity, averaged, falling, larger, numbers, smaller
 from spherometer.recipes.papers.a_networks import (
     GAUSS_NEWTON,
     JACOBIAN,
@@ -91,7 +91,12 @@ def correlations(scale: Scale, *, network: str = "vgg11", data: str = "cifar10",
         claims=[
             Stronger(
                 "the gap correlates more with the Jacobian norm than with the sharpness",
-                lambda results: (_each(results, NORM), _each(results, SHARPNESS), _each(results, gap)),
+                lambda results: (
+                    over_settings(results, NORM),
+                    over_settings(results, SHARPNESS),
+                    over_settings(results, gap),
+                ),
+                unit="difference of artanh r over settings, each the mean of its seeds",
                 source=source,
             ),
             Claim(
@@ -103,10 +108,11 @@ def correlations(scale: Scale, *, network: str = "vgg11", data: str = "cifar10",
             Correlation(
                 "under SAM a smaller sharpness goes with a smaller Jacobian norm",
                 lambda results: (
-                    numbers(results, SHARPNESS, technique="SAM"),
-                    numbers(results, NORM, technique="SAM"),
+                    over_settings(results, SHARPNESS, technique="SAM"),
+                    over_settings(results, NORM, technique="SAM"),
                 ),
                 sign=1,
+                unit=R_OVER_SETTINGS,
                 source=f"{source}; 5.3 item 12",
             ),
         ],
@@ -255,19 +261,6 @@ def _rises_again(grid: dict[str, Any]) -> list[Claim]:
         for technique in ("mixup", "augmentation")
         if len(grid[technique]) > 2
     ]
-
-
-def _each(results: Results, quantity: Quantity) -> np.ndarray:
-    """A quantity of every run, the shared one of strength 0 counted once."""
-    first = next(iter(SYMBOLS))
-    parts = [numbers(results, quantity, technique=first, strength=0.0)]
-    for technique in SYMBOLS:
-        for strength in levels_of(results, "strength", technique=technique)[1:]:
-            parts.append(numbers(results, quantity, technique=technique, strength=strength))
-    if DECAY in results.values("technique"):
-        levels = [decay for decay in levels_of(results, "strength", technique=DECAY) if decay != USUAL]
-        parts += [numbers(results, quantity, technique=DECAY, strength=decay) for decay in levels]
-    return np.concatenate(parts)
 
 
 def _closeness(results: Results) -> list[float]:

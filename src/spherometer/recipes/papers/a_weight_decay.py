@@ -8,8 +8,8 @@ from itertools import product
 
 from spherometer.figures.panels import Panels
 from spherometer.recipes.claims import Claim, Correlation
-from spherometer.recipes.ends import gap, label_panel
-from spherometer.recipes.margins import Quantity, above, averaged, larger, numbers, smaller
+from spherometer.recipes.ends import R_OVER_SETTINGS, gap, label_panel, over_settings
+from spherometer.recipes.margins import Quantity, above, averaged, larger, smaller
 from spherometer.recipes.papers.a_networks import JACOBIAN, SHARPNESS, SOFTMAXED, data_of, model_of, smaller_setting
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe
 from spherometer.recipes.results import Results, Run, training_run
@@ -57,14 +57,16 @@ def weight_decay(scale: Scale) -> Experiment:
             ),
             Correlation(
                 "the gap goes with the Jacobian norm",
-                lambda results: (numbers(results, NORM), numbers(results, gap)),
+                lambda results: (over_settings(results, NORM), over_settings(results, gap)),
                 sign=1,
+                unit=R_OVER_SETTINGS,
                 source="A-F2",
             ),
             Correlation(
                 "the gap goes against the sharpness",
-                lambda results: (numbers(results, SHARPNESS), numbers(results, gap)),
+                lambda results: (over_settings(results, SHARPNESS), over_settings(results, gap)),
                 sign=-1,
+                unit=R_OVER_SETTINGS,
                 source="A-F2",
             ),
         ],

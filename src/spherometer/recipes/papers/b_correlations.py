@@ -7,10 +7,11 @@ import numpy as np
 from spherometer.figures.panels import HeatPanel, Panel, Panels, Series
 from spherometer.recipes.claims import AnyClaim, Correlation, Stronger, Weak
 from spherometer.recipes.papers.b_learners import FASTER, LEARNERS, STAND_INS, open_choices, rate_at
-from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe, variant
+from spherometer.recipes.recipe import Experiment, Scale, Table, at_scale, recipe, variant
 from spherometer.recipes.results import Results, Run, training_run
 from spherometer.recipes.statistics import Tested, pearson
 
+DRAWN = {"rate": "learning rate", "batch": "batch size"}
 RATES, BATCHES = (0.05, 0.2), (8, 32)  # drawn between these
 MEASURED = (
     "participation_ratio",
@@ -55,6 +56,7 @@ def zoo(scale: Scale, *, network: str = "vgg11") -> Experiment:
         ],
         claims=CLAIMS[network](),
         figure=_figure,
+        table=_partial_table,
         departures=_departures(scale, network, num),
     )
 
@@ -95,11 +97,18 @@ def table(results: Results) -> dict[str, list[float]]:
     }
 
 
+def _drawn(results: Results) -> dict[str, list[float]]:
+    """What the networks were drawn with, which may move two columns at once; partial correlations take it out."""
+    runs = results.choose()
+    return {f"ln {label}": [float(np.log(run.labels[name])) for run in runs] for name, label in DRAWN.items()}
+
+
 def _goes_with(one: str, other: str, source: str, *, sign: int = 1) -> AnyClaim:
     return Correlation(
         f"{one} correlates {'positively' if sign > 0 else 'negatively'} with {other}",
         lambda results: (table(results)[one], table(results)[other]),
         sign=sign,
+        beside=_drawn,
         source=source,
     )
 
@@ -153,10 +162,21 @@ CLAIMS = {
 }
 
 
-def _correlation(x: list[float], y: list[float]) -> Tested:
-    """Over the networks that have both numbers: a diverged one would leave no correlation at all."""
-    columns = np.array([x, y])
-    return pearson(*columns[:, np.isfinite(columns).all(0)])
+def _correlation(x: list[float], y: list[float], *given: list[float]) -> Tested:
+    """Over the networks that have all numbers: a diverged one would leave no correlation at all."""
+    columns = np.array([x, y, *given])
+    first, second, *others = columns[:, np.isfinite(columns).all(0)]
+    return pearson(first, second, others)
+
+
+def _partial_table(results: Results) -> Table:
+    """Of the scattered pairs r, and r given what the networks were drawn with."""
+    found, drawn = table(results), _drawn(results)
+    rows = []
+    for one, other in SCATTERED:
+        tests = (_correlation(found[one], found[other], *given) for given in ((), drawn.values()))
+        rows.append([f"{one}, {other}", *(f"{test.value:.2f} ({test.low:.2f} … {test.high:.2f})" for test in tests)])
+    return Table(["pair", "Pearson's r", f"partial r given {' and '.join(drawn)}"], rows)
 
 
 def _figure(results: Results) -> Panels:
