@@ -31,7 +31,9 @@ Listener = Callable[[Heard], Callable[[Tensor], None]]  # told of a call; its an
 
 def is_linear_map(module: nn.Module) -> bool:
     """Whether a module multiplies its input by a weight: Linear, any convolution, or Hugging Face's Conv1D."""
-    return isinstance(module, nn.Linear | _ConvNd) or type(module).__name__ == "Conv1D"
+    kinds = type(module).__mro__
+    foreign = any(kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.") for kind in kinds)
+    return isinstance(module, nn.Linear | _ConvNd) or foreign
 
 
 def unheard(model: nn.Module) -> list[str]:
