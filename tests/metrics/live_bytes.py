@@ -15,7 +15,7 @@ class LiveBytes(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.now, self.peak = 0, 0
+        self.now, self.peak, self.made = 0, 0, 0
         self._known = weakref.WeakSet[Any]()
 
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
@@ -25,6 +25,7 @@ class LiveBytes(TorchDispatchMode):
             if id(storage) not in given and storage not in self._known:
                 self._known.add(storage)
                 self.now += storage.nbytes()
+                self.made += storage.nbytes()
                 weakref.finalize(storage, self._drop, storage.nbytes())
         self.peak = max(self.peak, self.now)
         return result

@@ -80,7 +80,7 @@ def test_live_bytes_count_what_is_alive_at_once():
         kept = torch.zeros(100, dtype=torch.float64)
         for _ in range(3):
             torch.ones(50, dtype=torch.float64).add_(1).view(5, 10)
-    assert (live.peak, live.now) == (1200, 800)
+    assert (live.peak, live.now, live.made) == (1200, 800, 2000)
     assert len(kept) == 100
 
 

@@ -187,11 +187,12 @@ class TableLayer(Layer):
         return (torch.einsum("ntd,nsd->nts", places, places) * same).sum((1, 2))
 
     def _weight_squares(self, gradient: Tensor) -> Tensor:
+        """Each place brings its share of the square of its row's sum: no table for each sample."""
         places = self._places(gradient)
+        same = (self._rows[:, :, None] == self._rows[:, None, :]).to(places)
+        shares = (same @ places).square() / same.sum(2, keepdim=True)
         total = places.new_zeros(self._num_rows, places.shape[-1])
-        for rows, place in zip(self._rows, places, strict=True):
-            total += torch.zeros_like(total).index_add_(0, rows, place).square()
-        return total.reshape(-1)
+        return total.index_add_(0, self._rows.flatten(), shares.flatten(0, 1)).reshape(-1)
 
     def _weight_gram(self, gradients: Tensor) -> Tensor:
         places = torch.stack([self._places(gradient) for gradient in gradients], 1).double()
