@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from metrics.live_bytes import LiveBytes
 from reference.agreement import assert_close
 from reference.cases import BY_NAME
 from reference.naive_jacobians import input_jacobian, layer_jacobian, layer_names, weight_gradients
@@ -179,3 +180,27 @@ def test_a_module_registered_twice_keeps_its_parameters():
     assert [one.name for one in found.layers] == ["0", "0#2"]
     assert layer.weight is weight
     assert isinstance(layer.weight, nn.Parameter)
+
+
+def layers_of_thirty_outputs(**options):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 30)).double()
+        data = torch.randn(1000, 8, dtype=torch.float64), torch.arange(1000) % 30
+    return Problem(model, nn.CrossEntropyLoss(), data, **options)
+
+
+def test_norms_at_layers_are_those_of_whole_gram_matrices():
+    problem = layers_of_thirty_outputs(memory=1e6)
+    whole, norms = (sensitivity(problem, frozenset({place})) for place in ("layer_inputs", "layer_norms"))
+    for one, other in zip(whole.layers, norms.layers, strict=True):
+        assert one.norms is None
+        assert other.whole_gram is None
+        assert_close(other.norms, torch.linalg.eigvalsh(one.gram)[:, -1].sqrt())
+
+
+def test_norms_at_layers_keep_to_the_memory_limit():
+    problem = layers_of_thirty_outputs(memory=1e6)
+    with LiveBytes() as live:
+        sensitivity(problem, frozenset({"layer_norms"}))
+    assert live.peak < 3e6  # the Gram matrices of all samples are 21.6 MB

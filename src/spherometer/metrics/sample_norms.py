@@ -64,7 +64,7 @@ def norms_at_layers(bench: Bench) -> dict[str, SampleNorms]:
     """‖∂f/∂x_i^l‖₂ of every sample at the input of every use of a layer, by its name."""
     layers = bench.sensitivity.layers
     if layers:
-        return {layer.name: top_of(layer.gram) for layer in layers}
+        return {layer.name: top_of(layer.gram) if layer.norms is None else _exact(layer.norms) for layer in layers}
     return {call.name: _by_lanczos(bench, call.name) for call in bench.shared(layer_trial).calls}
 
 
@@ -88,8 +88,11 @@ def layer_note(bench: Bench, names: Iterable[str]) -> str:
 
 def top_of(gram: Tensor) -> SampleNorms:
     """Square roots of the largest eigenvalues of Gram matrices (n, C, C)."""
-    values = torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0).sqrt().cpu()
-    return SampleNorms(values, torch.zeros_like(values))
+    return _exact(torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0).sqrt())
+
+
+def _exact(values: Tensor) -> SampleNorms:
+    return SampleNorms(values.cpu(), torch.zeros_like(values.cpu()))
 
 
 def singular_values(gram: Tensor) -> Tensor:

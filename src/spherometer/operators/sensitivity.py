@@ -41,9 +41,16 @@ class LayerSensitivity:
     weight: Tensor
     input_shape: torch.Size  # of one sample
     input_norms: Tensor  # ‖x_i^l‖, (n,)
-    gram: Tensor  # J J' with J the derivative of the outputs in x^l along all paths, (n, C, C)
+    whole_gram: Tensor | None  # of J, the derivative of the outputs in x^l along all paths; None if unwanted
+    norms: Tensor | None  # ‖J‖₂ of each sample, (n,), where nothing else of J is wanted
     weight_norms: Tensor | None  # ‖∇_{W_l} f‖_F² of each sample, (n,); None where it has no closed form
     branching: bool = False  # x^l also reaches the outputs along ways past this layer; told with "layers"
+
+    @property
+    def gram(self) -> Tensor:
+        """J J' of each sample, (n, C, C)."""
+        assert self.whole_gram is not None, "only the norms were asked for"
+        return self.whole_gram
 
 
 @dataclass(frozen=True)
@@ -69,9 +76,9 @@ def sensitivity(problem: Problem, places: frozenset[str] = PLACES, *, at: Tensor
 
     Args:
         places: which of "input", "input_columns" (norms of its columns), "layer_inputs", "layers" (their weight
-            gradients too), "weights" (norms only) and "weight_gram" are wanted. "input_norms" and "layer_norms" stand
-            for "input" and "layer_inputs" where these are the quickest way to the largest singular values, and for
-            nothing where `many_outputs` is.
+            gradients too), "weights" (norms only) and "weight_gram" are wanted. "input_norms" stands for "input" where
+            this is the quickest way to the largest singular values, "layer_norms" for these alone at each layer; both
+            for nothing where `many_outputs` is quicker.
     """
     refuse_mixing(problem)
     state = problem.state(at)
@@ -103,7 +110,7 @@ class _Pass:
 
     def __init__(self, forward: Forward, plan: _Plan) -> None:
         self.forward, self.plan, self.places = forward, plan, plan.places
-        looked_into = self.places & {"layers", "layer_inputs"}
+        looked_into = self.places & {"layers", "layer_inputs", "layer_norms"}
         self.calls = [call for call in forward.calls if call.name in plan.trial.orders] if looked_into else []
         recorder = forward.recorder
         self.every = layers_of(recorder) if self.places & {"weights", "weight_gram"} else None
@@ -154,13 +161,15 @@ class _Pass:
 
     def _layer(self, call: Call, rows: dict[Key, Tensor]) -> LayerSensitivity:
         num, order, layer = len(self.forward.outputs), self.plan.trial.orders[call.name], self._closed(call)
+        gram, whole = _gram(rows[_key(call.entry)]), bool(self.places & {"layers", "layer_inputs"})
         return LayerSensitivity(
             name=call.name,
             module=call.module,
             weight=call.weight.detach(),
             input_shape=by_sample(call.inputs, num, order).shape[1:],
             input_norms=call.input_norms(num, order),
-            gram=_gram(rows[_key(call.entry)]),
+            whole_gram=gram if whole else None,
+            norms=None if whole else torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0).sqrt(),
             weight_norms=_norms([layer], rows, weight_only=True) if layer and layer.weight is not None else None,
             branching=call.name in self.plan.branching,
         )
@@ -231,8 +240,8 @@ def _resolved(trial: Trial, places: frozenset[str]) -> frozenset[str]:
     resolved = set(places)
     if "input_norms" in places and num_outputs <= MANY_OUTPUTS:
         resolved.add("input")
-    if "layer_norms" in places and num_outputs <= MANY_OUTPUTS * max(1, num_layers) / 2:
-        resolved.add("layer_inputs")
+    if num_outputs > MANY_OUTPUTS * max(1, num_layers) / 2:
+        resolved.discard("layer_norms")
     return frozenset(resolved)
 
 
@@ -244,7 +253,7 @@ def _chunk_size(plan: _Plan, problem: Problem) -> int | None:
     outputs, edges = trial.forward.outputs, [edge for edge, _ in trial.reached.values()]
     row = torch.autograd.grad(outputs[:, 0].sum(), edges, retain_graph=True, materialize_grads=True)
     entries = outputs.shape[1] * sum(gradient.numel() for gradient in row) / len(outputs)
-    bytes_of_one = entries * torch.finfo(problem.precision).bits / 8
+    bytes_of_one = entries * problem.precision.itemsize + 8 * outputs.shape[1] ** 2 * len(edges)
     return max(1, int(min(MAX_BYTES, problem.memory / 4) / bytes_of_one))
 
 
@@ -257,9 +266,8 @@ def _joined(parts: list[Sensitivity]) -> Sensitivity:
 
 
 def _joined_layer(uses: Sequence[LayerSensitivity]) -> LayerSensitivity:
-    merged = {key: _merged([getattr(use, key) for use in uses]) for key in ("input_norms", "gram", "weight_norms")}
-    first = uses[0]
-    return replace(first, **merged)
+    keys = ("input_norms", "whole_gram", "norms", "weight_norms")
+    return replace(uses[0], **{key: _merged([getattr(use, key) for use in uses]) for key in keys})
 
 
 def _merged(values: list[Any]) -> Any:
