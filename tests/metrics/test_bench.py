@@ -11,6 +11,7 @@ from spherometer.estimators import eigenvalues, frobenius, trace
 from spherometer.metrics import Bench
 from spherometer.metrics.noise import descent_ratio
 from spherometer.metrics.normalised_sharpness import normalised_sharpness
+from spherometer.metrics.relative_flatness import relative_flatness
 from spherometer.metrics.representations import corrected_ratio, naive_ratio
 
 
@@ -61,6 +62,13 @@ def test_normalised_sharpness_is_estimated_within_the_memory_of_the_problem(monk
     monkeypatch.setattr("spherometer.metrics.normalised_sharpness.READ_OFF", 0)
     calls = spied(monkeypatch, "normalised_sharpness", "trace", trace)
     normalised_sharpness(Bench(problem_and_twin("tanh", memory=1e5)[0]))
+    assert [call["memory"] for call in calls] == [1e5]
+
+
+def test_relative_flatness_is_estimated_within_the_memory_of_the_problem(monkeypatch):
+    calls = spied(monkeypatch, "relative_flatness", "trace", trace)
+    model = nn.Sequential(network("tanh"), nn.Tanh())
+    relative_flatness(Bench(Problem(model, nn.CrossEntropyLoss(), samples("tanh"), memory=1e5)))
     assert [call["memory"] for call in calls] == [1e5]
 
 

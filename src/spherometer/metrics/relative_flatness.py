@@ -38,7 +38,7 @@ def relative_flatness(bench: Bench, *, rtol: float = 0.02) -> Estimate:
     if gives_outputs:
         return Estimate(_closed_form(bench, name, weight), note=note)
     block = Hessian(bench.problem.select(name), at=weight.reshape(-1))
-    return replace(trace(RowMixed(block, weight), rtol=rtol, seed=bench.seed), note=note)
+    return replace(trace(RowMixed(block, weight), rtol=rtol, memory=bench.problem.memory, seed=bench.seed), note=note)
 
 
 def _last_linear(bench: Bench) -> tuple[str, bool]:
