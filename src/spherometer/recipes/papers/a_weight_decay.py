@@ -126,6 +126,7 @@ def _figure(results: Results, rates: tuple[float, ...]) -> Panels:
 def _departures(scale: Scale) -> list[str]:
     return [
         "the grids of weight decays and learning rates are not in the text: chosen here (A-e13)",
+        "all but the accuracy on logarithmic axes: chosen here",
         f"a loss near zero is one below {NEAR_ZERO:g}: chosen here",
         "the data set is not named in the caption: CIFAR-10 from the context (A-e14)",
         *smaller_setting(scale, "resnet18", "cifar10"),
