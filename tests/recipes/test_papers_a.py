@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
+
 import numpy as np
 import pytest
 
+from spherometer.figures.panels import panels_csv
 from spherometer.recipes import find_recipe, perform
 from spherometer.recipes.claims import judge
 from spherometer.recipes.ends import gap, over_label, over_settings
@@ -234,6 +238,57 @@ def test_penalties_have_to_be_alike_and_monotonic(tmp_path):
     assert unlike["both penalties lower the gap alike, within a factor of 2"] == "fails"
     waves = answers(tmp_path / "waves", "A-F33", lambda labels: rows(labels, wave=1.5))
     assert waves["the Param. penalty lowers the gap with every step of its coefficient"] == "fails"
+
+
+def test_penalties_are_drawn_at_their_own_coefficients_and_the_reference_with_its_spread(tmp_path):
+    experiment = find_recipe("A-F33").at("laptop")
+    rows = dict.fromkeys(("final_train_loss", "final_test_accuracy", a_regularisers.SHARPNESS), 1.0)
+
+    def made(labels):
+        value = 5.0 + labels["seed"] if labels["penalty"] == "reference" else labels["coefficient"]
+        return rows | {"final_test_loss": 2.0, a_regularisers.NORM: value}
+
+    runs = [written(tmp_path, dict(run.labels), made(run.labels)) for run in experiment.runs]
+    figure = experiment.figure(Results(runs, tmp_path))
+    table = [row for row in csv.DictReader(io.StringIO(panels_csv(figure))) if row["panel"] == "Jacobian norm"]
+    swept = [row for row in table if row["series"] in ("Param.", "Input")]
+    assert [float(row["x"]) for row in swept] == pytest.approx([float(row["y"]) for row in swept])
+    assert [float(row["x"]) for row in swept] == [0, 1e-3, 1e-2, 1e-1, 0, 1e-6, 1e-5, 1e-4]
+    (reference,) = (row for row in table if row["series"] == "large lr")
+    spread = np.std([5, 6, 7, 8], ddof=1)
+    found = [float(reference[name]) for name in ("x", "low", "high")]
+    assert found == pytest.approx([0, 6.5 - spread, 6.5 + spread])
+
+
+@pytest.mark.parametrize(("name", "log"), [("A-F3", False), ("A-F14", False), ("A-F4", True), ("A-F18", True)])
+def test_the_sharpness_is_on_a_logarithmic_axis_where_the_paper_has_it(name, log, tmp_path):
+    experiment = find_recipe(name).at("smoke")
+    panels = experiment.figure(Results(experiment.runs, tmp_path)).panels
+    assert [panel.log_y for panel in panels] == [log, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "other"),
+    [
+        ("A-F9", "20,000 iterations at most", "bias"),
+        ("A-F22", "convolutions without bias", "lowers ln ‖H‖"),
+        ("A-F26", "below 0.25 on average: chosen here", "lowers ln ‖H‖"),
+        ("A-F23", "below 0.25 on average: chosen here", "bias"),
+        ("A-F5", "lowers ln ‖H‖ by less than 0.1", "below 0.25"),
+        ("A-F2", "on logarithmic axes: chosen here", "bias"),
+    ],
+)
+def test_what_is_chosen_is_told_where_it_is_used(name, told, other):
+    words = " / ".join(find_recipe(name).at("paper").departures)
+    assert told in words
+    assert other not in words
+
+
+def test_smaller_rates_of_label_smoothing_are_said_to_take_longer():
+    minutes = [find_recipe(f"A-F{number}").minutes for number in range(6, 12)]
+    assert minutes == sorted(minutes)
+    assert minutes[3] > 4 * minutes[0]  # convolutions
+    assert find_recipe("A-F1").minutes == minutes[0]
 
 
 def test_weight_decay_is_swept_at_paper_scale():

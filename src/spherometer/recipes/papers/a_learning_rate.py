@@ -125,7 +125,7 @@ def _figure(results: Results, over: str, x_label: str, label: str, words: str, l
     lines = [(words.format(level), {label: level}) for level in levels]
     shown = QUANTITIES | {"softmaxed Jacobian norm": f"final_{SOFTMAXED}"}
     panels = [
-        label_panel(results, name, quantity, over, x_label, lines, log_y=name == "sharpness")
+        label_panel(results, name, quantity, over, x_label, lines, log_y=name == "sharpness" and over == "batch")
         for name, quantity in shown.items()
     ]
     caption = (

@@ -144,21 +144,22 @@ CLAIMED = (
 
 def _figure(results: Results) -> Panels:
     shown = SHOWN | {"sharpness": SHARPNESS, "test accuracy": "final_test_accuracy"}
-    panels = []
-    for data in results.values("data"):
-        for name, quantity in shown.items():
-            series = [
-                over_label(results, quantity, "coefficient", word, data=data, penalty=penalty)
-                for penalty, word in PENALTIES.items()
-            ]
-            goal = mean_line("large lr", numbers(results, quantity, data=data, penalty=REFERENCE))
-            grids = zip(*(levels_of(results, "coefficient", penalty=penalty) for penalty in PENALTIES), strict=True)
-            names = [f"{one:g} | {other:g}" for one, other in grids]
-            panels.append(Panel(name, "coefficient Param. | Input", name, series, lines=goal, x_names=names))
     where = ", ".join(NAMES[data] for data in results.values("data"))
     return Panels(
-        panels, columns=len(shown), caption=f"Penalties at a small constant learning rate; setting of {where}."
+        [_panel(results, data, name, quantity) for data in results.values("data") for name, quantity in shown.items()],
+        columns=len(shown),
+        caption=f"Penalties at a small constant learning rate; setting of {where}. Dashed: the large learning rate.",
     )
+
+
+def _panel(results: Results, data: str, name: str, quantity: Quantity) -> Panel:
+    """A line for each penalty at its own coefficients, and the reference, which has none, with its spread."""
+    axis = levels_of(results, "coefficient", data=data)
+    drawn = partial(over_label, results, quantity, "coefficient", among=axis, data=data)
+    series = [drawn(word, penalty=penalty) for penalty, word in PENALTIES.items()]
+    series.append(drawn("large lr", penalty=REFERENCE, style="markers"))
+    goal = mean_line("large lr, mean", numbers(results, quantity, data=data, penalty=REFERENCE))
+    return Panel(name, "coefficient", name, series, lines=goal, x_names=[f"{level:g}" for level in axis])
 
 
 def _departures(scale: Scale) -> list[str]:
