@@ -436,3 +436,88 @@ def test_batches_of_different_length_share_an_axis(tmp_path):
     assert all(panel.log_x for panel in experiment.figure(results).panels)
     (smoothing,) = (line for line in find_recipe("C-F24").at("paper").departures if "running means" in line)
     assert "20, 1,940, 31,040 steps" in smoothing
+
+
+def said(name, scale="laptop"):
+    """All departures of a recipe."""
+    return " | ".join(find_recipe(name).at(scale).departures)
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "words"),
+    [
+        ("C-F13", "laptop", "one step in 20, where the paper shows every step"),
+        ("C-F12", "laptop", "one step in 20, where the paper shows every tenth"),
+        *((name, "laptop", "measured at every 20th step") for name in ("C-F15", "C-F16", "C-F21", "C-F22", "C-F23")),
+        ("C-F27", "laptop", "instead of VGG-11 on 50,000; 500 steps of its path instead of 1,000"),
+        ("C-F27", "laptop", "instead of 784-200-200-10 on MNIST; 500 steps of its path instead of 1,000"),
+        ("C-F24", "paper", "logarithm of the step"),
+        ("C-F25", "laptop", "logarithm of the step"),
+        *((name, "laptop", "rates 0.03, 0.1, 0.3 of the paper's five") for name in ("C-T1", "C-T5", "C-F36")),
+        *((name, "laptop", "full batches at the rate 0.1 of the paper's four") for name in ("C-T1", "C-T5")),
+        ("C-T1", "laptop", "radii of SAM"),
+        ("C-T5", "laptop", "no rows of CIFAR-100"),
+        *((name, "paper", "which setting is not in the text") for name in ("C-T5", "C-T6")),
+        *((name, "paper", "PGD-20 by steps of 2.5/20 of the radius") for name in ("C-T2", "C-T7")),
+    ],
+)
+def test_what_differs_is_told(name, scale, words):
+    assert words in said(name, scale)
+
+
+@pytest.mark.parametrize(("name", "scale"), [("C-T5", "laptop"), ("C-F36", "laptop"), ("C-F22", "laptop")])
+def test_what_is_not_done_is_not_told(name, scale):
+    assert "SAM" not in said(name, scale)
+    assert "logarithm of the step" not in said(name, scale)
+
+
+@pytest.mark.parametrize("name", ["C-F8", "C-F9", "C-F10", "C-F11", "C-F30", "C-F31", "C-F32", "C-F33"])
+def test_gradient_descent_is_that_of_the_first_figure_only_where_it_is(name):
+    here, first = (find_recipe(one).at("laptop").runs[0].job.settings for one in (name, "C-F1"))
+    rates = [Settings.of(settings).method.learning_rate for settings in (here, first)]
+    assert f"η = {rates[0]:g} (C-F1 here: {rates[1]:g}, on {first['data']['num']:,} images)" in said(name)
+    assert "as in C-F1" not in said(name)
+    assert "as in C-F1" in said(name, "paper")
+
+
+@pytest.mark.parametrize("name", ["C-F32", "C-F33"])
+def test_what_the_paper_does_not_say_is_ours(name):
+    assert "our question" in find_recipe(name).finding
+    assert any("ours" in claim.source for claim in find_recipe(name).at("paper").claims)
+
+
+def accuracies(tmp_path, name, scale):
+    """The runs of a recipe, each with an accuracy."""
+    experiment = find_recipe(name).at(scale)
+    values = enumerate(experiment.runs)
+    runs = [made(tmp_path, dict(run.labels), final_test_accuracy=[0.5 + place / 1000]) for place, run in values]
+    return experiment, Results(runs, tmp_path)
+
+
+def test_digits_are_not_called_by_the_names_of_the_paper(tmp_path):
+    experiment, results = accuracies(tmp_path, "C-T5", "laptop")
+    sentences = [claim.sentence for claim in experiment.claims]
+    assert not any("cifar" in sentence or "wide" in sentence for sentence in sentences)
+    assert "efficient EJR improves the residual network on digits, 20 epochs, on average over radii" in sentences
+    panel = experiment.figure(results).panels[-1]
+    assert [series.label for series in panel.series] == ["digits, 20 epochs", "digits, 40 epochs"]
+    assert not any("WRN" in row[0] for row in experiment.table(results).rows if row[1] == "ours")
+    assert any("WRN" in row[0] for row in experiment.table(results).rows if row[1] == "paper")
+
+
+def test_baselines_are_drawn(tmp_path):
+    experiment, results = accuracies(tmp_path / "T5", "C-T5", "paper")
+    assert sum(line.label.startswith("SGD, cifar") for line in experiment.figure(results).panels[-1].lines) == 4
+    experiment, results = accuracies(tmp_path / "T6", "C-T6", "laptop")
+    for panel in experiment.figure(results).panels:
+        assert [line.label for line in panel.lines] == ["SGD", "EJR, ρ = 2"]
+
+
+def test_all_printed_rows_of_a_network_that_is_not_run_are_shown(tmp_path):
+    for name, number in (("C-T7", 9), ("C-T2", 4)):
+        experiment = find_recipe(name).at("laptop")
+        rows = {"final_test_accuracy": [0.9], "final_test_robust_accuracy": [0.5]}
+        runs = [made(tmp_path / name, dict(run.labels), **rows) for run in experiment.runs]
+        table = experiment.table(Results(runs, tmp_path / name)).rows
+        assert sum(row[0] == "wrn-34-10" and row[2] == "paper" for row in table) == number
+        assert sum(row[2] == "ours" for row in table) == number

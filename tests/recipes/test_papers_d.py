@@ -176,6 +176,26 @@ def test_batch_statistics_are_those_of_one_pass_that_can_be_had(name, scale):
     assert any("Lanczos steps from 4 random vectors: not in the text" in line for line in experiment.departures)
 
 
+def test_the_ends_of_both_modes_are_drawn_and_tabled(tmp_path):
+    experiment, runs = find_recipe("D-F8").at("laptop"), []
+    names = ("sharpness", "mean_squared_eigenvalue")
+    for run in experiment.runs:
+        made_up = Run(run.labels, Job("nowhere:nothing", dict(run.labels)))
+        with RunWriter(made_up.job.folder(tmp_path)) as writer:
+            level = 1.0 + run.labels["seed"] + 1e5 * run.labels["decay"]
+            writer.write(1, {f"final_{mode}{name}": level for mode in ("", "batch_") for name in names})
+        runs.append(made_up)
+    results = Results(runs, tmp_path)
+    ends = experiment.figure(results).panels[-2:]
+    assert [panel.title for panel in ends] == ["λ₁", "Tr(H²)/P"]
+    assert [series.label for series in ends[0].series] == ["eval mode", "train mode"]
+    assert ends[1].series[0].y == pytest.approx([2.0, 52.0])
+    rows = experiment.table(results).rows
+    assert ["Tr(H²)/P", "eval", "0", "9.8e-12", "2 ± 1"] in rows
+    assert ["Tr(H²)/P", "eval", "0.0005", "4.9e-05", "52 ± 1"] in rows
+    assert len(rows) == 8
+
+
 def test_the_sharpness_of_d_f4_is_held_against_both_rates():
     sentences = [claim.sentence for claim in find_recipe("D-F4").at("paper").claims]
     assert any("above 2/α of the first" in sentence for sentence in sentences)

@@ -11,7 +11,14 @@ import numpy as np
 from spherometer.figures.panels import Line, Panel, Panels, Series, over_seeds
 from spherometer.recipes.claims import Claim, Near
 from spherometer.recipes.papers.c_curves import within
-from spherometer.recipes.papers.c_geometry import COSINE_STEPS, EVERY, RATE, geometry_run, geometry_settings
+from spherometer.recipes.papers.c_geometry import (
+    COSINE_STEPS,
+    EVERY,
+    RATE,
+    descent_said,
+    geometry_run,
+    geometry_settings,
+)
 from spherometer.recipes.papers.c_runs import departures, parts_of, seeds
 from spherometer.recipes.recipe import Experiment, Scale, recipe, variant
 from spherometer.recipes.results import Results
@@ -86,7 +93,7 @@ def _setting(scale: Scale, network: str) -> list[str]:
         "A_S is judged from the first step on at which every class is predicted",
     ]
     if network == "cnn6":
-        return ["gradient descent as in C-F1: the setting is not in the text", *said]
+        return [descent_said(scale), *said]
     return [
         *said,
         "A_S counts as undefined while a class is never predicted, and is then shown for the classes that are; 'about "
@@ -222,7 +229,8 @@ def histograms(scale: Scale) -> Experiment:
         departures=departures(
             scale,
             "cnn6",
-            f"at step {step} of gradient descent as in C-F1: step and setting are not in the text",
+            descent_said(scale),
+            f"at step {step}: not in the text",
             "what counts as near 1 and near 0 is chosen here",
         ),
     )

@@ -10,7 +10,14 @@ import numpy as np
 from spherometer.figures.panels import HeatPanel, Line, Panel, Panels, Series
 from spherometer.recipes.claims import Claim
 from spherometer.recipes.papers.c_class_planes import coordinates, plane_run
-from spherometer.recipes.papers.c_geometry import COSINE_STEPS, by_class, geometry_run, matrix_of, mean_matrix
+from spherometer.recipes.papers.c_geometry import (
+    COSINE_STEPS,
+    by_class,
+    descent_said,
+    geometry_run,
+    matrix_of,
+    mean_matrix,
+)
 from spherometer.recipes.papers.c_runs import departures, seeds
 from spherometer.recipes.recipe import Experiment, Scale, recipe, variant
 from spherometer.recipes.results import Results
@@ -69,7 +76,7 @@ def class_means(scale: Scale, *, pairs: tuple[tuple[int, int], ...] = SHOWN) -> 
 
 
 def _departures(scale: Scale, *more: str) -> list[str]:
-    said = ["gradient descent as in C-F1: the setting is not in the text", *more]
+    said = [descent_said(scale), *more]
     if scale == "smoke":
         said.append("digits have no automobiles: classes by their number")
     return departures(scale, "cnn6", *said)
@@ -137,7 +144,10 @@ variant(
 
 
 @recipe(
-    "C-F32", "class means stay mostly orthogonal", finding="cosine matrices keep their shape over training", minutes=3
+    "C-F32",
+    "class means stay mostly orthogonal",
+    finding="no more than it shows, the cosines at six steps; that they stay as they are is our question",
+    minutes=3,
 )
 def cosines_over_training(scale: Scale) -> Experiment:
     """Cosine matrices of the class means at six steps; C Fig 32, Q56."""
@@ -160,13 +170,13 @@ def cosines_over_training(scale: Scale) -> Experiment:
                 "the means of different classes are mostly orthogonal at the last step shown",
                 partial(_orthogonality, step=steps[-1]),
                 unit=f"{ORTHOGONAL} − mean |cos| over pairs of classes",
-                source="C-F32",
+                source="C-F32: ours",
             ),
             Claim(
                 f"which classes are opposed is the same at steps {steps[0]} and {steps[-1]}",
                 alike,
                 unit="correlation of the cosines",
-                source="C-F32",
+                source="C-F32: ours",
             ),
         ],
         figure=lambda results: Panels(
@@ -180,7 +190,7 @@ def cosines_over_training(scale: Scale) -> Experiment:
 @recipe(
     "C-F33",
     "every class concentrates, once it is predicted at all",
-    finding="mean resultant lengths well above chance; undefined in the first steps",
+    finding="mean resultant lengths are undefined in the first steps; that they are well above chance is our question",
     minutes=3,
 )
 def concentration_over_training(scale: Scale) -> Experiment:
@@ -218,7 +228,7 @@ def concentration_over_training(scale: Scale) -> Experiment:
                 excess,
                 least=CONCENTRATED,
                 unit="mean over steps and classes of ρ_i − 1/√n_i",
-                source="C-F33",
+                source="C-F33: ours",
             ),
             Claim(
                 "some class has no mean in the first steps, because nothing is predicted as it",

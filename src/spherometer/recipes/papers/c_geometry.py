@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spherometer.recipes.papers.c_runs import descent_steps, plain_run, rates
+from spherometer.recipes.papers.c_runs import DESCENT_SAMPLES, descent_rates, descent_steps, plain_run, rates
 from spherometer.recipes.recipe import Scale
 from spherometer.recipes.results import Run
 
@@ -47,6 +47,17 @@ def geometry_settings(scale: Scale, network: str) -> dict[str, Any]:
     """Full-batch gradient descent at the rate of the network's alignment figure."""
     (rate,) = rates(scale, [RATE[network]])
     return {"rate": rate, "steps": descent_steps(scale, network)}
+
+
+def descent_said(scale: Scale) -> str:
+    """Which gradient descent: that of C-F1, but not at laptop scale, where that has more samples."""
+    rate, first = geometry_settings(scale, "cnn6")["rate"], descent_rates(scale, [RATE["cnn6"]])[0]
+    if rate == first:
+        return "gradient descent as in C-F1: the setting is not in the text"
+    return (
+        f"gradient descent with η = {rate:g} (C-F1 here: {first:g}, on {DESCENT_SAMPLES:,} images): the setting is not "
+        "in the text"
+    )
 
 
 def geometry_run(scale: Scale, network: str, seed: int) -> Run:

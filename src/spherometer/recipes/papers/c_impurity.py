@@ -12,7 +12,7 @@ from spherometer.figures.panels import HeatPanel, Line, Panel, Panels, Series, o
 from spherometer.operators.logit_hessian import logit_hessian_eigenpairs, secular_function
 from spherometer.recipes.claims import Claim, Inequality, Near
 from spherometer.recipes.margins import every
-from spherometer.recipes.papers.c_geometry import MATRIX_STEPS, geometry_run, matrix_of, mean_matrix
+from spherometer.recipes.papers.c_geometry import MATRIX_STEPS, descent_said, geometry_run, matrix_of, mean_matrix
 from spherometer.recipes.papers.c_runs import departures, descent_rates, descent_run, seeds
 from spherometer.recipes.recipe import Experiment, Scale, recipe, variant
 from spherometer.recipes.results import Results, Run
@@ -184,7 +184,7 @@ def logit_eigenvectors(scale: Scale, *, many: bool = False) -> Experiment:
 
 
 def _setting(scale: Scale) -> list[str]:
-    said = ["full-batch gradient descent at the rate of C-F1: the setting is not in the text"]
+    said = [descent_said(scale)]
     return (
         said
         if scale == "paper"

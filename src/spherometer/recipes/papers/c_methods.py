@@ -78,7 +78,7 @@ def wide_run(
 
     `epochs` and `rho` are the paper's; a small network takes a tenth of each.
     """
-    used = at_scale(scale, smoke=2, laptop=epochs // 10, paper=epochs)
+    used = wide_epochs(scale, epochs)
     kinds = {"SAM": "sam", "ASAM": "asam", "EJR": "ejr", "EJR.v2": "ejr-v2"}
     chosen: dict[str, Any] = {
         "method": kinds.get(method, "plain"),
@@ -125,6 +125,11 @@ def wide_run(
     )
 
 
+def wide_epochs(scale: Scale, epochs: int) -> int:
+    """So many as this scale makes of the paper's."""
+    return int(at_scale(scale, smoke=2, laptop=epochs // 10, paper=epochs))
+
+
 def simple_departures(scale: Scale) -> list[str]:
     """Of the SimpleCNN rows."""
     if scale == "paper":
@@ -135,8 +140,15 @@ def simple_departures(scale: Scale) -> list[str]:
     return [
         "a small convolutional network on 200 digits (smoke: 64) instead of SimpleCNN on CIFAR-10; plain inputs",
         "1,000 steps (smoke: 10) of batches of 32 instead of 128",
-        f"radii of SAM and ASAM 1/{NARROWER} of the paper's",
+        f"learning rates {', '.join(f'{rate:g}' for rate in SIMPLE_RATES[scale])} of the paper's five",
     ]
+
+
+def full_batch_departures(scale: Scale) -> list[str]:
+    """Of the rows in full batches."""
+    if scale == "paper":
+        return []
+    return [f"full batches at the rate {', '.join(f'{rate:g}' for rate in FULL_RATES[scale])} of the paper's four"]
 
 
 def wide_departures(scale: Scale) -> list[str]:

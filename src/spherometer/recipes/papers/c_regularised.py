@@ -57,6 +57,7 @@ def regularised(
             network,
             "the period is taken from where the sharpness has reached 90 % of its highest value: chosen here",
             *_smoothing(scale, runs),
+            *(["over the logarithm of the step, so that long and short runs are seen; step 0 is not"] if sizes else []),
             *([f"'ρ_B ≈ 1' and 'as the whole' mean within {ABOUT:g}: chosen here"] if whole in sizes else []),
             descent=True,
             length=lengths(scale, network, sizes) if sizes else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -86,7 +87,7 @@ def robustness(scale: Scale, *, chosen: bool = False) -> Experiment:
         ],
         figure=partial(_figure, rows=rows, judges=judges),
         departures=_departures(scale),
-        table=partial(_table, rows=rows, judges=judges),
+        table=partial(_table, rows=rows, printed=CHOSEN if chosen else ROBUST, judges=judges),
     )
 
 
@@ -124,12 +125,14 @@ def _figure(results: Results, *, rows: dict[str, list[Row]], judges: dict[str, s
     return Panels(panels, columns=1, caption="Mean and standard deviation over seeds.")
 
 
-def _table(results: Results, *, rows: dict[str, list[Row]], judges: dict[str, str]) -> Table:
+def _table(
+    results: Results, *, rows: dict[str, list[Row]], printed: Mapping[str, Iterable[Row]], judges: dict[str, str]
+) -> Table:
     found: list[list[str]] = []
-    for model, printed in ROBUST.items():
-        for row in rows.get(model, CHOSEN[model]):
-            found.append([model, _name(row), "paper", *printed[row]])
-            if model in rows:
+    for model, known in ROBUST.items():
+        for row in printed[model]:
+            found.append([model, _name(row), "paper", *known[row]])
+            if row in rows.get(model, ()):
                 ours = [told(percent(results, name, **_labels(model, row))) for name in (ACCURACY, *judges)]
                 found.append([model, _name(row), "ours", *ours, *["-"] * (2 - len(judges))])
     return Table(["model", "defence", "source", "standard", "PGD-20", "AutoAttack"], found)
@@ -141,6 +144,7 @@ def _departures(scale: Scale) -> list[str]:
         return [
             *said,
             "lr 0.1, batches of 128, 10 steps of 2/255: of Pang et al., not in the text",
+            "PGD-20 by steps of 2.5/20 of the radius: not in the text",
             "three seeds where the paper prints one number",
         ]
     return [

@@ -13,6 +13,7 @@ FASTER = {"paper": 1, "laptop": 2.5, "smoke": 5}  # small networks on few sample
 DESCENT_FASTER = {"paper": 1, "laptop": 2, "smoke": 5}  # of gradient descent, on twice the samples: it must reach 2/η
 SMALLER = {"paper": 1, "laptop": 4, "smoke": 8}  # and see few samples in all: batches shrink with them
 DESCENT_SAMPLES = 1000  # of gradient descent at laptop scale
+DESCENT_EVERY = {"paper": 1, "laptop": 20, "smoke": 2}  # steps between two of its measurements
 SCALARS = ("loss", "sharpness", "impurity", NORM, PROJECTED, ONES)
 
 CIFAR = {"data": "cifar10", "standardise": "channelwise"}
@@ -128,7 +129,7 @@ def descent_run(scale: Scale, network: str, rate: float, seed: int) -> Run:
             "parameter_norms",
         ],
         track_example=["impurity_bounds"],
-        track_every=at_scale(scale, smoke=2, laptop=20, paper=1),
+        track_every=DESCENT_EVERY[scale],
         trajectory=1,
     )
 
@@ -181,4 +182,5 @@ def departures(
         ]
     if length is None:
         length = [descent_length(scale, network)] if descent and scale != "smoke" else []
+        length += [f"measured at every {DESCENT_EVERY[scale]}th step"] if descent and scale == "laptop" else []
     return [*common, *length, *more]

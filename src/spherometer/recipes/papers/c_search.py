@@ -10,22 +10,26 @@ import numpy as np
 
 from spherometer.figures.panels import Panel, Panels
 from spherometer.recipes.claims import Claim
-from spherometer.recipes.ends import label_panel, over_label, told
+from spherometer.recipes.ends import label_panel, mean_line, over_label, told
 from spherometer.recipes.margins import levels_of
 from spherometer.recipes.papers.c_explicit import POINTS, plain, regularised, seeds
 from spherometer.recipes.papers.c_methods import (
     FULL_RATES,
+    NARROWER,
     SIMPLE_RATES,
     error_reduction,
+    full_batch_departures,
     mean_better,
     percent,
     percents,
     simple_departures,
     simple_run,
     wide_departures,
+    wide_epochs,
     wide_run,
 )
 from spherometer.recipes.papers.c_printed import RADII, SEARCH, SEARCH_WHOLE
+from spherometer.recipes.papers.c_wide import SETTING
 from spherometer.recipes.recipe import Experiment, Scale, Table, recipe
 from spherometer.recipes.results import Results
 
@@ -67,14 +71,16 @@ def search_table(scale: Scale) -> Experiment:
                 unit=POINTS,
                 source="C-T5; 5.3 item 8",
             ),
-            *_radius_claims(wide),
+            *_radius_claims(scale, wide),
         ],
-        figure=partial(_search_figure, wide=wide),
+        figure=partial(_search_figure, scale=scale, wide=wide),
         departures=[
-            *dict.fromkeys([*simple_departures(scale), *wide_departures(scale)]),
+            *dict.fromkeys([*simple_departures(scale), *full_batch_departures(scale), *wide_departures(scale)]),
+            SETTING,
+            *([] if scale == "paper" else ["no rows of CIFAR-100"]),
             "SimpleCNN rows use the simple EJR, though the title says efficient (C-e11)",
         ],
-        table=partial(_search_table, rows=(small, full), wide=wide),
+        table=partial(_search_table, scale=scale, rows=(small, full), wide=wide),
     )
 
 
@@ -89,13 +95,22 @@ def _search_rows(scale: Scale) -> tuple[list[Any], list[Any], dict[tuple[str, in
     return small, full, lengths if scale == "laptop" else {("cifar10", 200): [0.5, 2, 3]}
 
 
-def _radius_claims(wide: dict[tuple[str, int], list[float]]) -> list[Claim]:
+def _called(scale: Scale, data: str, epochs: int) -> str:
+    """What is run: no data set of the paper where digits stand for it."""
+    length = f"{wide_epochs(scale, epochs)} epochs"
+    return f"{data}, {length}" if scale == "paper" else f"digits, {length}"
+
+
+def _radius_claims(scale: Scale, wide: dict[tuple[str, int], list[float]]) -> list[Claim]:
     found = []
+    tenth = "" if scale == "paper" else f" (1/{NARROWER} of it)"
+    network = "wide" if scale == "paper" else "residual"
     for (data, epochs), radii in wide.items():
         labels: dict[str, Any] = {"data": data, "epochs": epochs}
+        where = _called(scale, data, epochs)
         found.append(
             Claim(
-                f"efficient EJR improves the wide network on {data}, {epochs} epochs, on average over radii",
+                f"efficient EJR improves the {network} network on {where}, on average over radii",
                 partial(
                     mean_better,
                     cases=[({"method": "EJR", "rho": rho, **labels}, {"method": "SGD", **labels}) for rho in radii],
@@ -108,8 +123,8 @@ def _radius_claims(wide: dict[tuple[str, int], list[float]]) -> list[Claim]:
         if best and {radii[0], radii[-1]}.isdisjoint(best):
             found.append(
                 Claim(
-                    f"ρ = {' and '.join(f'{rho:g}' for rho in best)} is better than the smallest and the largest ρ on "
-                    f"{data}, {epochs} epochs",
+                    f"ρ = {' and '.join(f'{rho:g}' for rho in best)}{tenth} is better than the smallest and the "
+                    f"largest ρ on {where}",
                     partial(_above_the_ends, best=best, ends=(radii[0], radii[-1]), **labels),
                     unit=f"{POINTS} above the better of both",
                     source="C-T5",
@@ -126,20 +141,24 @@ def _above_the_ends(results: Results, *, best: list[float], ends: tuple[float, f
     return [float(margin) for margin in margins]
 
 
-def _search_figure(results: Results, *, wide: dict[tuple[str, int], list[float]]) -> Panels:
+def _search_figure(results: Results, *, scale: Scale, wide: dict[tuple[str, int], list[float]]) -> Panels:
     panels = []
     for whole, title in ((False, "SimpleCNN, small batches"), (True, "SimpleCNN, full batch")):
         series = [over_label(results, percents, "rate", name, method=name, whole=whole) for name in ("SGD", "EJR")]
         names = [f"{rate:g}" for rate in levels_of(results, "rate", method="SGD", whole=whole)]
         panels.append(Panel(title, "learning rate", "test accuracy, %", series, x_names=names))
-    lines = [(f"{data}, {epochs} epochs", {"data": data, "epochs": epochs}) for data, epochs in wide]
-    by_radius = label_panel(results, "wide network", percents, "rho", "ρ (the paper's)", lines, method="EJR")
-    panels.append(replace(by_radius, y_label="test accuracy, %"))
+    lines: list[tuple[str, dict[str, Any]]] = [
+        (_called(scale, data, epochs), {"data": data, "epochs": epochs}) for data, epochs in wide
+    ]
+    title = "wide network" if scale == "paper" else "residual network"
+    by_radius = label_panel(results, title, percents, "rho", "ρ (the paper's)", lines, method="EJR")
+    bases = [mean_line(f"SGD, {name}", percent(results, method="SGD", **labels)) for name, labels in lines]
+    panels.append(replace(by_radius, y_label="test accuracy, %", lines=[line for base in bases for line in base]))
     return Panels(panels, caption="Baseline and EJR; mean and standard deviation over seeds.")
 
 
 def _search_table(
-    results: Results, *, rows: tuple[list[Any], list[Any]], wide: dict[tuple[str, int], list[float]]
+    results: Results, *, scale: Scale, rows: tuple[list[Any], list[Any]], wide: dict[tuple[str, int], list[float]]
 ) -> Table:
     found: list[list[str]] = []
     for name, chosen, printed, whole in (
@@ -162,16 +181,23 @@ def _search_table(
                 (base, *entries[rho]),
                 here,
                 {"method": "SGD", **labels},
+                ours=None if scale == "paper" else f"ResNet-8 {_called(scale, data, epochs)}, ρ {rho / NARROWER:g}",
             )
     return Table(["setting", "source", "baseline", "with EJR", "Δ", "ERR"], found)
 
 
 def _both(
-    results: Results, name: str, printed: tuple[str, ...], here: dict[str, Any], there: dict[str, Any]
+    results: Results,
+    name: str,
+    printed: tuple[str, ...],
+    here: dict[str, Any],
+    there: dict[str, Any],
+    ours: str | None = None,
 ) -> list[list[str]]:
-    ours = [
+    """A row of the paper and ours, with its name where that is another."""
+    found = [
         told(percent(results, **there)),
         told(percent(results, **here)),
         *error_reduction(results, here=here, there=there),
     ]
-    return [[name, "paper", *printed], [name, "ours", *ours]]
+    return [[name, "paper", *printed], [ours or name, "ours", *found]]

@@ -12,7 +12,15 @@ import numpy as np
 from spherometer.figures.panels import Panel, Panels, Series
 from spherometer.figures.trajectory import flattened
 from spherometer.recipes.claims import AnyClaim, Claim
-from spherometer.recipes.papers.c_runs import departures, descent_length, descent_rates, descent_run, seeds
+from spherometer.recipes.papers.c_runs import (
+    DESCENT_SAMPLES,
+    STAND_IN,
+    departures,
+    descent_length,
+    descent_rates,
+    descent_run,
+    seeds,
+)
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe, variant
 from spherometer.recipes.results import Results
 
@@ -44,10 +52,20 @@ def trajectory(scale: Scale, *, all_networks: bool = False) -> Experiment:
             "cnn6",
             "256 random projections of θ_t; principal components where umap-learn is not installed",
             "oscillation is judged by the cosine of successive steps: chosen here",
+            *(_others(networks) if scale == "laptop" else []),
             descent=True,
             length=[] if scale == "smoke" else [descent_length(scale, *networks)],
         ),
     )
+
+
+def _others(networks: Mapping[str, tuple[int, Any]]) -> list[str]:
+    """What stands for the networks of C Fig 27, and how much of their paths is shown."""
+    return [
+        f"{STAND_IN[network].format(num=f'{DESCENT_SAMPLES:,}')}; {shown:,} steps of its path instead of 1,000"
+        for network, (shown, _) in networks.items()
+        if network != "cnn6"
+    ]
 
 
 def _claims(zoom: tuple[int, int], networks: Mapping[str, tuple[int, Any]]) -> list[AnyClaim]:

@@ -26,6 +26,7 @@ from spherometer.recipes.recipe import Experiment, Scale, Table, at_scale, recip
 from spherometer.recipes.results import Curve, Results
 
 EPOCHS = 400  # Setting 2
+SETTING = "the steps of Setting 2 as the schedule: which setting is not in the text"
 
 
 def seeds(scale: Scale) -> range:
@@ -173,7 +174,7 @@ def second_version(scale: Scale) -> Experiment:
             ),
         ],
         figure=_second_figure,
-        departures=wide_departures(scale),
+        departures=[*wide_departures(scale), SETTING],
         table=partial(_second_table, grid=grid),
     )
 
@@ -183,7 +184,10 @@ def _labels(rho: float, mu: float) -> dict[str, Any]:
 
 
 def _second_figure(results: Results) -> Panels:
-    base = mean_line("SGD", percent(results, method="SGD"))
+    base = [
+        *mean_line("SGD", percent(results, method="SGD")),
+        *mean_line("EJR, ρ = 2", percent(results, method="EJR")),
+    ]
     panels = [
         Panel(
             f"ρ = {rho:g} (the paper's)",

@@ -8,7 +8,7 @@ from typing import Any
 
 from spherometer.figures.panels import Panel, Panels
 from spherometer.recipes.claims import AnyClaim, Claim
-from spherometer.recipes.ends import label_panel, told
+from spherometer.recipes.ends import label_panel, over_label, told
 from spherometer.recipes.margins import above, larger, numbers, rising_throughout, weakest
 from spherometer.recipes.papers.d_networks import ABOUT, NETWORKS, PLAIN, Network, about, measured_so
 from spherometer.recipes.recipe import Experiment, Scale, Table, at_scale, recipe, variant
@@ -17,6 +17,9 @@ from spherometer.recipes.spectra import spectrum_panel
 
 DECAYS = (0.0, 1e-4, 5e-4)
 NONE, LITTLE, MOST = ({"decay": decay} for decay in DECAYS)
+REGULARISED = (0.0, 5e-4)  # without and with, in D-F8
+MODES = {"eval": "", "train": "batch_"}  # of batch norm, before the names of rows
+ENDS = {"λ₁": "sharpness", "Tr(H²)/P": "mean_squared_eigenvalue"}
 MEASURED = ("sharpness", "hessian_trace", "mean_squared_eigenvalue", "weight_norm")
 
 
@@ -80,10 +83,11 @@ def eval_mode(scale: Scale) -> Experiment:
         )
     ]
     return Experiment(
-        _runs(scale, wanted, (0.0, 5e-4)),
+        _runs(scale, wanted, REGULARISED),
         claims,
         _mode_figure,
         [*_departures(scale, wanted), ABOUT, "the network is that of D-F5 (the caption of D-F8 is lost)"],
+        table=_mode_table,
     )
 
 
@@ -193,16 +197,38 @@ def _figure(results: Results, *, prefix: str) -> Panels:
 
 
 def _mode_figure(results: Results) -> Panels:
-    modes = (("eval", ""), ("train", "batch_"))
+    spectra = [
+        spectrum_panel(results, f"{mode} mode, γ = {decay:g}", prefix=prefix, decay=decay)
+        for mode, prefix in MODES.items()
+        for decay in REGULARISED
+    ]
+    ends = [
+        Panel(
+            title,
+            "γ",
+            title,
+            [over_label(results, f"final_{prefix}{name}", "decay", f"{mode} mode") for mode, prefix in MODES.items()],
+            log_y=True,
+            x_names=[f"{decay:g}" for decay in REGULARISED],
+        )
+        for title, name in ENDS.items()
+    ]
     return Panels(
-        [
-            spectrum_panel(results, f"{mode} mode, γ = {decay:g}", prefix=prefix, decay=decay)
-            for mode, prefix in modes
-            for decay in (0.0, 5e-4)
-        ],
+        [*spectra, *ends],
         columns=2,
         caption="The same networks with batch norm in eval and in training mode; spectra are of the first seed.",
     )
+
+
+def _mode_table(results: Results) -> Table:
+    printed = {("Tr(H²)/P", "eval"): ("9.8e-12", "4.9e-05")}
+    rows = [
+        [title, mode, f"{decay:g}", paper, told(numbers(results, f"final_{prefix}{name}", decay=decay), ".3g", ".2g")]
+        for title, name in ENDS.items()
+        for mode, prefix in MODES.items()
+        for decay, paper in zip(REGULARISED, printed.get((title, mode), ("", "")), strict=True)
+    ]
+    return Table(["quantity", "batch norm", "γ", "paper", "ours"], rows)
 
 
 def _table(results: Results, *, wanted: Network) -> Table:
