@@ -446,8 +446,8 @@ def said(name, scale="laptop"):
 @pytest.mark.parametrize(
     ("name", "scale", "words"),
     [
-        ("C-F13", "laptop", "one step in 20, where the paper shows every step"),
-        ("C-F12", "laptop", "one step in 20, where the paper shows every tenth"),
+        ("C-F13", "laptop", "measured at every 20th step | the paper shows every step"),
+        ("C-F12", "laptop", "measured at every 20th step | the paper shows every tenth step"),
         *((name, "laptop", "measured at every 20th step") for name in ("C-F15", "C-F16", "C-F21", "C-F22", "C-F23")),
         ("C-F27", "laptop", "instead of VGG-11 on 50,000; 500 steps of its path instead of 1,000"),
         ("C-F27", "laptop", "instead of 784-200-200-10 on MNIST; 500 steps of its path instead of 1,000"),

@@ -10,7 +10,7 @@ import numpy as np
 from spherometer.figures.panels import Panel, Panels, over_seeds
 from spherometer.recipes.claims import Claim
 from spherometer.recipes.papers.c_impurity import descents
-from spherometer.recipes.papers.c_runs import DESCENT_EVERY, departures
+from spherometer.recipes.papers.c_runs import departures
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe, variant
 from spherometer.recipes.results import Curve, Results
 
@@ -45,8 +45,7 @@ def growth(scale: Scale, *, early: bool = False) -> Experiment:
 def _steps_shown(scale: Scale, early: bool) -> list[str]:
     if scale == "paper":
         return ["the first 200 steps: how many are early is not in the text"] if early else []
-    every = "the paper shows every step" if early else "the paper shows every tenth"
-    return [f"one step in {DESCENT_EVERY[scale]}, where {every}"]
+    return [f"the paper shows every {'step' if early else 'tenth step'}"]
 
 
 def _until(curve: Curve, until: int | None) -> Curve:
