@@ -298,3 +298,14 @@ def test_the_weakest_of_several_margins():
     assert np.isnan(weakest([[math.nan], [1.0]])).all()
     alike = np.random.default_rng(0).standard_normal((200, 2, 6))
     assert np.mean([np.mean(weakest(rows)) for rows in alike]) > np.mean(alike.min(1)) / 2
+
+
+@pytest.mark.parametrize(("middle", "verdict"), [(2.0, "holds"), (9.0, "fails")])
+def test_a_smaller_batch_must_compress_more_at_every_step(middle, verdict):
+    size = {8: 1.0, 20: middle, 32: 4.0}
+
+    def curves(labels):
+        names = ("jacobian_sharpness", "mls", "nmls", "log_volume")
+        return {(name, ""): size[labels["batch"]] * noise(labels["seed"]) for name in names}
+
+    assert judged("B-FH8", curves)["a smaller batch ends with a smaller S"].answer == verdict

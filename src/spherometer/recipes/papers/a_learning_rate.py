@@ -9,7 +9,7 @@ from typing import Any
 from spherometer.figures.panels import Panels
 from spherometer.recipes.claims import Claim
 from spherometer.recipes.ends import gap, label_panel
-from spherometer.recipes.margins import Quantity, averaged, falling, rising
+from spherometer.recipes.margins import Quantity, averaged, falling_throughout, rising_throughout
 from spherometer.recipes.papers.a_networks import (
     JACOBIAN,
     NAMES,
@@ -34,14 +34,14 @@ STOP = {"cifar10": 0.01, "cifar100": 0.02}  # the mean of ten training losses, L
 )
 def learning_rate(scale: Scale, *, network: str = "resnet18", data: str = "cifar10") -> Experiment:
     """Learning rate on the x axis, a line for each batch size, where the training loss is below 0.01; A B.2."""
-    rates, batches, runs = _runs(scale, network, data)
+    _, batches, runs = _runs(scale, network, data)
     return Experiment(
         runs=runs,
         claims=[
             Claim(
                 f"a larger learning rate gives a smaller {name}",
-                averaged(partial(falling, name=quantity, over="rate"), "batch"),
-                unit=f"ln of the factor from {rates[0]:g} to {rates[-1]:g}, mean over batch sizes",
+                averaged(partial(falling_throughout, name=quantity, over="rate"), "batch"),
+                unit="ln of the factor at the weakest step, mean over batch sizes",
                 source="A-F3, A-F12 .. A-F15",
             )
             for name, quantity in QUANTITIES.items()
@@ -59,9 +59,9 @@ def learning_rate(scale: Scale, *, network: str = "resnet18", data: str = "cifar
 )
 def batch_size(scale: Scale, *, network: str = "resnet18", data: str = "cifar10") -> Experiment:
     """Batch size on the x axis, a line for each learning rate, from the runs of A-F3; A B.2."""
-    rates, batches, runs = _runs(scale, network, data)
+    rates, _, runs = _runs(scale, network, data)
     *slow, fast = rates
-    unit = f"ln of the factor from {batches[0]} to {batches[-1]} samples"
+    unit = "ln of the factor at the weakest step"
     source = "A-F4, A-F16 .. A-F19"
     exception = network == "resnet18"
     return Experiment(
@@ -70,7 +70,7 @@ def batch_size(scale: Scale, *, network: str = "resnet18", data: str = "cifar10"
             *(
                 Claim(
                     f"at the smaller learning rates a larger batch gives a larger {name}",
-                    averaged(partial(rising, name=quantity, over="batch"), "rate", slow),
+                    averaged(partial(rising_throughout, name=quantity, over="batch"), "rate", slow),
                     unit=f"{unit}, mean over learning rates",
                     source=source,
                 )
@@ -79,14 +79,18 @@ def batch_size(scale: Scale, *, network: str = "resnet18", data: str = "cifar10"
             Claim(
                 f"at the largest learning rate the Jacobian norm {'falls' if exception else 'rises'} with the batch",
                 averaged(
-                    partial(falling if exception else rising, name=f"final_{JACOBIAN}", over="batch"), "rate", [fast]
+                    partial(
+                        falling_throughout if exception else rising_throughout, name=f"final_{JACOBIAN}", over="batch"
+                    ),
+                    "rate",
+                    [fast],
                 ),
                 unit=unit,
                 source=source,
             ),
             Claim(
                 "at the largest learning rate the gap rises with the batch",
-                averaged(partial(rising, name=gap, over="batch"), "rate", [fast]),
+                averaged(partial(rising_throughout, name=gap, over="batch"), "rate", [fast]),
                 unit=unit,
                 source=source,
             ),

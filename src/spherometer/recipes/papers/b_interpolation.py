@@ -17,7 +17,7 @@ from spherometer.recipes.interpolation import (
     fall_after_interpolation,
     late_fall,
 )
-from spherometer.recipes.margins import falling, rising
+from spherometer.recipes.margins import falling_throughout, rising_throughout
 from spherometer.recipes.papers.b_learners import FASTER, LEARNERS, STAND_INS, open_choices, rate_at
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe, variant
 from spherometer.recipes.results import Results, Run, training_run
@@ -67,7 +67,7 @@ def over_rates(scale: Scale, *, network: str = "vgg11") -> Experiment:
         for seed in seeds_of(scale)
     ]
     name = "B-F1" if network == "vgg11" else "B-FH9"
-    claims = _ordered("a higher learning rate", partial(falling, over="rate"), f"{name}; 5.3 item 5")
+    claims = _ordered("a higher learning rate", partial(falling_throughout, over="rate"), f"{name}; 5.3 item 5")
     if network == "vgg11":
         claims += _falls_together(name)
     return Experiment(runs, claims, partial(_figure, over="rate", shown="lr"), departures_of(scale, network))
@@ -87,7 +87,7 @@ def over_batches(scale: Scale, *, network: str = "vgg11") -> Experiment:
         for seed in seeds_of(scale)
     ]
     name = "B-F2" if network == "vgg11" else "B-FH8"
-    claims = _ordered("a smaller batch", partial(rising, over="batch"), f"{name}; 5.3 item 5")
+    claims = _ordered("a smaller batch", partial(rising_throughout, over="batch"), f"{name}; 5.3 item 5")
     claims += _stalls(name, batch=BATCHES[-1]) if network == "vgg11" else [*_stalls(name), *_tracks(name)]
     return Experiment(
         runs, claims, partial(_figure, over="batch", shown="batch"), [*departures_of(scale, network), STAYS]
@@ -109,7 +109,7 @@ def _ordered(cause: str, margins: Any, source: str) -> list[AnyClaim]:
         Claim(
             f"{cause} ends with a smaller {word}",
             lambda results, name=name: margins(results, name),  # type: ignore[misc]
-            unit="ln of the factor over the range",
+            unit="ln of the factor at the weakest step",
             source=source,
         )
         for name, word in words.items()

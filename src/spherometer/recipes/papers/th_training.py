@@ -13,7 +13,7 @@ from torch import nn
 from spherometer.figures.panels import Panel, Panels, over_seeds
 from spherometer.recipes.claims import Claim, Inequality
 from spherometer.recipes.ends import label_panel
-from spherometer.recipes.margins import above, every, falling, rising
+from spherometer.recipes.margins import above, every, falling_throughout, rising_throughout
 from spherometer.recipes.recipe import Experiment, Scale, at_scale, recipe
 from spherometer.recipes.results import Results, Run, training_run
 from spherometer.records import RunWriter
@@ -85,8 +85,8 @@ def variation(scale: Scale) -> Experiment:
             ),
             Claim(
                 "‖J‖ falls with the batch size",
-                partial(falling, name="jacobian", over="batch"),
-                unit="ln of the factor over the range",
+                partial(falling_throughout, name="jacobian", over="batch"),
+                unit="ln of the factor at the weakest step",
                 source="TH-5; A Sec 6, gap G6",
             ),
             Claim(
@@ -97,8 +97,8 @@ def variation(scale: Scale) -> Experiment:
             ),
             Claim(
                 "V rises with the batch size",
-                partial(rising, name="variation_lower", over="batch"),
-                unit="ln of the factor over the range",
+                partial(rising_throughout, name="variation_lower", over="batch"),
+                unit="ln of the factor at the weakest step",
                 source="TH-5; gap G6",
             ),
         ],
