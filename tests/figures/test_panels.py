@@ -23,6 +23,7 @@ from spherometer.figures import (
     panels_csv,
     plotly_panels,
 )
+from spherometer.figures.panels import drawing
 from spherometer.figures.panels.palette import PAPER
 
 HOSTILE = "<b>$x$</b> & %{y} $"
@@ -262,3 +263,11 @@ def test_the_palette_can_be_told_apart_by_all_eyes(eyes):
     assert closest(PAPER, CONFUSIONS[eyes]) > 8
     if eyes in ("protan", "deutan"):
         assert closest(("#d62728", "#2ca02c"), CONFUSIONS[eyes]) < 45  # the usual red and green come close
+
+
+def test_a_line_at_the_top_is_named_below_itself_and_not_inside_the_title():
+    series = [Series("", [0.0, 1.0], [0.0, 1.0])]
+    lines = [Line("top", y=2.0), Line("middle", y=1.0)]
+    drawn = drawing._figure(Panels([Panel("title", "x", "y", series, lines=lines)]))
+    places = {text.get_text(): text.get_verticalalignment() for text in drawn.axes[0].texts}
+    assert places == {"top": "top", "middle": "bottom"}

@@ -105,6 +105,8 @@ def _draw_axes(axes: Axes, panel: Panel, panels: Panels, *, legend: bool) -> Non
         _draw_series(axes, panel, series, panels.colour_of(series))
     for line in panel.lines:
         _draw_line(axes, line)
+    for line in panel.lines:
+        _name_line(axes, line)
     if panel.x_names:
         slanted: dict[str, Any] = {"rotation": 30, "ha": "right"} if max(map(len, panel.x_names)) > 6 else {}
         axes.set_xticks(range(len(panel.x_names)), [_text(name) for name in panel.x_names], **slanted)
@@ -146,17 +148,27 @@ def _draw_series(axes: Axes, panel: Panel, series: Series, place: int) -> None:
 
 
 def _draw_line(axes: Axes, line: Line) -> None:
-    colour = GOAL if line.colour is None else PAPER[line.colour % len(PAPER)]
-    how: dict[str, Any] = {"color": colour, "linewidth": 1.1, "linestyle": (0, (5, 4)), "zorder": 1}
-    words: dict[str, Any] = {"textcoords": "offset points", "color": colour, "fontsize": 8.5}
+    how: dict[str, Any] = {"color": _colour(line), "linewidth": 1.1, "linestyle": (0, (5, 4)), "zorder": 1}
     if line.y is not None:
         axes.axhline(line.y, **how)
-        frame = axes.get_yaxis_transform()
-        axes.annotate(_text(line.label), (0, line.y), (3, 2), xycoords=frame, ha="left", va="bottom", **words)
     elif line.x is not None:
         axes.axvline(line.x, **how)
-        frame = axes.get_xaxis_transform()
-        axes.annotate(_text(line.label), (line.x, 1), (2, -2), xycoords=frame, ha="left", va="top", **words)
+
+
+def _name_line(axes: Axes, line: Line) -> None:
+    """Above the line, or below it where the title is near."""
+    words: dict[str, Any] = {"textcoords": "offset points", "color": _colour(line), "fontsize": 8.5, "ha": "left"}
+    if line.y is not None:
+        axes.autoscale_view()
+        _, height = axes.transAxes.inverted().transform(axes.transData.transform((axes.get_xlim()[0], line.y)))
+        place: dict[str, Any] = {"xytext": (3, 2), "va": "bottom"} if height < 0.9 else {"xytext": (3, -2), "va": "top"}
+        axes.annotate(_text(line.label), (0, line.y), xycoords=axes.get_yaxis_transform(), **place, **words)
+    elif line.x is not None:
+        axes.annotate(_text(line.label), (line.x, 1), (2, -2), xycoords=axes.get_xaxis_transform(), va="top", **words)
+
+
+def _colour(line: Line) -> str:
+    return GOAL if line.colour is None else PAPER[line.colour % len(PAPER)]
 
 
 def _draw_heat(axes: Axes, panel: HeatPanel) -> None:
