@@ -12,7 +12,7 @@ from spherometer.estimators.side_by_side import largest_of_each
 from spherometer.metrics.bench import Bench
 from spherometer.operators.logit_hessian import logit_hessian, root_adjoint, root_product
 from spherometer.operators.many_outputs import LocalGrams, local_grams
-from spherometer.operators.sensitivity import Sensitivity
+from spherometer.operators.sensitivity import Sensitivity, largest_singular_values
 from spherometer.operators.trial import Trial, try_out
 from spherometer.values import Estimate, Status
 
@@ -88,7 +88,7 @@ def layer_note(bench: Bench, names: Iterable[str]) -> str:
 
 def top_of(gram: Tensor) -> SampleNorms:
     """Square roots of the largest eigenvalues of Gram matrices (n, C, C)."""
-    return _exact(torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0).sqrt())
+    return _exact(largest_singular_values(gram))
 
 
 def _exact(values: Tensor) -> SampleNorms:

@@ -169,7 +169,7 @@ class _Pass:
             input_shape=by_sample(call.inputs, num, order).shape[1:],
             input_norms=call.input_norms(num, order),
             whole_gram=gram if whole else None,
-            norms=None if whole else torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0).sqrt(),
+            norms=None if whole else largest_singular_values(gram),
             weight_norms=_norms([layer], rows, weight_only=True) if layer and layer.weight is not None else None,
             branching=call.name in self.plan.branching,
         )
@@ -263,6 +263,11 @@ def _joined(parts: list[Sensitivity]) -> Sensitivity:
     merged = {entry.name: _merged([getattr(part, entry.name) for part in parts]) for entry in fields(Sensitivity)}
     layers = tuple(_joined_layer(uses) for uses in zip(*(part.layers for part in parts), strict=True))
     return Sensitivity(**(merged | {"layers": layers}))
+
+
+def largest_singular_values(gram: Tensor) -> Tensor:
+    """‖J‖₂ (n,) of Gram matrices J J' (n, C, C)."""
+    return torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0).sqrt()
 
 
 def _joined_layer(uses: Sequence[LayerSensitivity]) -> LayerSensitivity:

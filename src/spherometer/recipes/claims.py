@@ -119,11 +119,12 @@ class Correlation:
         if self.sign not in (1, -1):
             raise ValueError(f"expected sign 1 or -1, got {self.sign}")
         given = () if self.given is None else self.given(results)
-        (x, y, *others), missing = _finite(*self.pairs(results), *given)
+        pairs = self.pairs(results)
+        (x, y, *others), missing = _finite(*pairs, *given)
         tested = pearson(self.sign * x, y, others, level=level)
         words = [f"Spearman's ρ {spearman(x, y):.2f}"] if len(x) > 2 else []
         words += ["partial, given others"] if self.given is not None else []
-        words += [] if self.beside is None else [_told_partial(*self.pairs(results), self.beside(results), level)]
+        words += [] if self.beside is None else [_told_partial(*pairs, self.beside(results), level)]
         if math.isnan(tested.value) and len(x) > 2 + len(others):
             words.append("a column is constant: it has no correlation")
         if self.sign > 0:

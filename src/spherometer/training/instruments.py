@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -31,13 +32,7 @@ def try_options(parts: Assembly) -> None:
         tracker = tracker_of(parts, None)
         assert tracker is not None
         tracker.step(parts.training.optimizer, step=0)
-    modes: tuple[tuple[tuple[str, ...], Mode], ...] = (
-        (wanted.measure, "eval"),
-        (wanted.measure_batch_statistics, "train"),
-    )
-    for names, mode in modes:
-        if with_options := [name for name in names if ":" in name]:
-            measure(_problem(parts, parts.training.model, wanted.measure_num, mode), with_options)
+    _measured_at_the_end(parts, parts.training.model, lambda name: ":" in name)
 
 
 def tracker_of(parts: Assembly, run: RunWriter | None) -> Tracker | None:
@@ -67,14 +62,7 @@ def tracker_of(parts: Assembly, run: RunWriter | None) -> Tracker | None:
 def final_rows(parts: Assembly, model: nn.Module) -> tuple[dict[str, Estimate], dict[str, Any]]:
     """Quantities of the trained model by name, and the quadrature of its Hessian's spectrum where it is wanted."""
     wanted, seed = parts.settings.measurement, parts.settings.loop.seed
-    rows: dict[str, Estimate] = {}
-    if wanted.measure:
-        found = measure(_problem(parts, model, wanted.measure_num, "eval"), list(wanted.measure), seed=seed)
-        rows |= {name: entry.estimate for name, entry in found.items()}
-    if wanted.measure_batch_statistics:
-        problem = _problem(parts, model, wanted.measure_num, "train")
-        found = measure(problem, list(wanted.measure_batch_statistics), seed=seed)
-        rows |= {f"batch_{name}": entry.estimate for name, entry in found.items()}
+    rows = _measured_at_the_end(parts, model)
     arrays: dict[str, Any] = {}
     modes: tuple[tuple[str, int, Mode], ...] = (
         ("", wanted.spectrum, "eval"),
@@ -86,6 +74,23 @@ def final_rows(parts: Assembly, model: nn.Module) -> tuple[dict[str, Estimate], 
             density = spectral_density(matrix, num_vectors=SPECTRUM_VECTORS, num_steps=num_steps, seed=seed)
             arrays |= {f"{prefix}spectrum_nodes": density.nodes, f"{prefix}spectrum_weights": density.weights}
     return rows, arrays
+
+
+def _measured_at_the_end(
+    parts: Assembly, model: nn.Module, chosen: Callable[[str], bool] = lambda _: True
+) -> dict[str, Estimate]:
+    """Estimates by name, those on batch statistics with a word before it; all, or those whose names are chosen."""
+    wanted, rows = parts.settings.measurement, dict[str, Estimate]()
+    modes: tuple[tuple[str, tuple[str, ...], Mode], ...] = (
+        ("", wanted.measure, "eval"),
+        ("batch_", wanted.measure_batch_statistics, "train"),
+    )
+    for prefix, asked, mode in modes:
+        if names := list(filter(chosen, asked)):
+            problem = _problem(parts, model, wanted.measure_num, mode)
+            found = measure(problem, names, seed=parts.settings.loop.seed)
+            rows |= {f"{prefix}{name}": entry.estimate for name, entry in found.items()}
+    return rows
 
 
 def _problem(parts: Assembly, model: nn.Module, num: int | None, batchnorm: Mode) -> Problem:

@@ -76,10 +76,7 @@ def class_means(scale: Scale, *, pairs: tuple[tuple[int, int], ...] = SHOWN) -> 
 
 
 def _departures(scale: Scale, *more: str) -> list[str]:
-    said = [descent_said(scale), *more]
-    if scale == "smoke":
-        said.append("digits have no automobiles: classes by their number")
-    return departures(scale, "cnn6", *said)
+    return departures(scale, "cnn6", descent_said(scale), *more)
 
 
 def _concentration(results: Results, *, step: int) -> list[float]:

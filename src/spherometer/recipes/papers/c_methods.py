@@ -138,8 +138,8 @@ def simple_departures(scale: Scale) -> list[str]:
             "inputs standardised by channel: chosen here, not in the text",
         ]
     return [
-        "a small convolutional network on 200 digits (smoke: 64) instead of SimpleCNN on CIFAR-10; plain inputs",
-        "1,000 steps (smoke: 10) of batches of 32 instead of 128",
+        "a small convolutional network on 200 digits instead of SimpleCNN on CIFAR-10; plain inputs",
+        "1,000 steps of batches of 32 instead of 128",
         f"learning rates {', '.join(f'{rate:g}' for rate in SIMPLE_RATES[scale])} of the paper's five",
     ]
 
@@ -156,7 +156,7 @@ def wide_departures(scale: Scale) -> list[str]:
     if scale == "paper":
         return ["inputs standardised by channel: chosen here, not in the text"]
     return [
-        "a narrow ResNet-8 on 300 digits (smoke: 64) instead of a wide residual network on CIFAR",
+        "a narrow ResNet-8 on 300 digits instead of a wide residual network on CIFAR",
         "no augmentation: a mirrored digit is no digit",
         f"epochs and radii 1/{NARROWER} of the paper's, batches of 32",
     ]

@@ -149,7 +149,7 @@ def _departures(scale: Scale) -> list[str]:
         ]
     return [
         *said,
-        "a small convolutional network on 500 digits (smoke: 64) instead of PreAct ResNet-18; no WRN-34-10",
+        "a small convolutional network on 500 digits instead of PreAct ResNet-18; no WRN-34-10",
         "radius 0.1 on inputs in [0, 1] instead of 8/255; 20 epochs of batches of 50, lr 0.05, one decay",
         "no augmentation; judged by PGD-20 alone: AutoAttack is part of the paper scale",
     ]

@@ -166,15 +166,14 @@ def departures(
     not all are descents of this network.
     """
     factors: Mapping[str, float] = faster or (DESCENT_FASTER if descent else FASTER)
+    common: list[str] = []
     if scale == "paper":
         common = [
             f"{num_seeds} seeds where the paper shows one run, so that claims can be judged",
             "inputs standardised by channel: chosen here, not in the text",
             "curvature on 5,000 samples (the text: 5-25 % of the data)",
         ]
-    elif scale == "smoke":
-        common = ["a 64-16-16-10 network on 100 digits: shows that it runs, and nothing else"]
-    else:
+    elif scale == "laptop":
         common = [
             STAND_IN[network].format(num=DESCENT_SAMPLES if descent else 500),
             f"learning rates {factors[scale]:g} times the paper's",
