@@ -145,6 +145,17 @@ def test_frozen_statistics_survive_replaced_and_broken_buffers():
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+def test_frozen_statistics_of_modules_in_several_places_and_in_none():
+    norm = nn.BatchNorm1d(4)
+    model = nn.Sequential(norm, nn.Linear(4, 4), norm).double()
+    model.register_module("absent", None)
+    before = copy.deepcopy(model.state_dict())
+    with sm.optim.frozen_statistics(model):
+        norm(batch()[0])
+        assert int(norm.num_batches_tracked) == 1
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
 @every_kind
 @pytest.mark.parametrize("size", [0.0, 1e-30])
 def test_no_gradient_no_way_up(kind, size):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch import nn
+from torch import Tensor, nn
 
 
 @contextmanager
@@ -19,12 +19,21 @@ def frozen_statistics(model: nn.Module) -> Iterator[None]:
         >>> with frozen_statistics(model):
         ...     model(inputs)
     """
-    owned = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
+    owned = [(buffers, name, buffer) for buffers in _registers(model) for name, buffer in buffers.items()]
     before = [None if buffer is None else buffer.detach().clone() for _, _, buffer in owned]
     try:
         yield
     finally:
-        for (module, name, buffer), values in zip(owned, before, strict=True):
+        for (buffers, name, buffer), values in zip(owned, before, strict=True):
             if buffer is not None and values is not None:
                 buffer.data.copy_(values)  # by `data`: for graphs that hold this buffer nothing has changed
-            module._buffers[name] = buffer
+            buffers[name] = buffer
+
+
+def _registers(module: nn.Module) -> Iterator[dict[str, Tensor | None]]:
+    """The buffers by name of a module and of those inside it; `modules()` takes as long as a small layer."""
+    if module._buffers:
+        yield module._buffers
+    for child in module._modules.values():
+        if child is not None:
+            yield from _registers(child)

@@ -148,18 +148,19 @@ def _climbed(weights: Sequence[Tensor], radii: Sequence[float], ascent: Ascent) 
         for weight, direction, radius in zip(weights, ascent.directions, radii, strict=True)
         if direction is not None and radius > 0
     ]
+    if not moves:
+        yield
+        return
+    moved, directions, lengths = zip(*moves, strict=True)
     inverse = ascent.norm.reciprocal()
-    factors = {
-        radius: torch.nan_to_num(inverse * radius, nan=0.0, posinf=0.0) for radius in {move[2] for move in moves}
-    }
-    before = [weight.clone() for weight, _, _ in moves]
+    factors = {radius: torch.nan_to_num(inverse * radius, nan=0.0, posinf=0.0) for radius in set(lengths)}
+    steps = [factors[radius].to(weight) for weight, _, radius in moves]
+    before = [weight.clone() for weight in moved]
     try:
-        for weight, direction, radius in moves:
-            weight.addcmul_(direction, factors[radius].to(weight))
+        torch._foreach_addcmul_(moved, directions, steps)
         yield
     finally:
-        for (weight, _, _), value in zip(moves, before, strict=True):
-            weight.copy_(value)
+        torch._foreach_copy_(moved, before)
 
 
 def total_norm(tensors: Sequence[Tensor | None]) -> Tensor:
