@@ -28,7 +28,7 @@ from spherometer.training import (
     load_checkpoint,
     save_checkpoint,
 )
-from spherometer.training.optim import ASAM, EJR, SAM, EJRv2
+from spherometer.training.optim import ASAM, EJR, SAM, EJRv2, logits
 from spherometer.training.schedules import cosine, multi_step
 from spherometer.zoo import build_model, load_data
 
@@ -135,6 +135,50 @@ def test_the_seed_decides_and_the_global_state_stays():
     assert runs["one"] == runs["same"]
     assert runs["one"] != runs["other"]
     torch.random.set_rng_state(state)
+
+
+def test_the_global_state_stays_where_a_step_fails():
+    def fail(outputs, targets):
+        raise RuntimeError(f"stop after {torch.rand(())}")
+
+    model, before = Small(), torch.random.get_rng_state()
+    with pytest.raises(RuntimeError, match="stop"):
+        Training(model, sgd(model), DATA, Plain(fail)).step()
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_gradients_from_before_the_step_are_forgotten():
+    fresh, stained = plain_training(), plain_training()
+    for weight in stained.model.parameters():
+        weight.grad = torch.ones_like(weight)
+    for training in (fresh, stained):
+        list(training.run(2))
+    assert_same(weights(fresh.model), weights(stained.model))
+
+
+@pytest.mark.parametrize(("kind", "num_gradients"), [(SAM, 2), (EJR, 1), (EJRv2, 1)])
+def test_the_loss_is_differentiated_only_where_its_gradient_is_wanted(kind, num_gradients):
+    """The way up of EJR is that of the logits; without the loss's gradient there its step is that of a full closure."""
+    gradients = []
+
+    def loss(outputs, targets):
+        value = LOSS(outputs, targets)
+        value.register_hook(gradients.append)
+        return value
+
+    model, twin = (build_model("digits-mlp", width=8, seed=1) for _ in range(2))
+    ours, theirs = (kind(each.parameters(), torch.optim.SGD, rho=0.1, lr=0.1) for each in (model, twin))
+    list(Training(model, ours, DATA, Plain(loss)).run(1))
+    assert len(gradients) == num_gradients
+
+    def closure():
+        theirs.zero_grad()
+        value = LOSS(logits(twin(DATA[0])), DATA[1])
+        value.backward()
+        return value
+
+    theirs.step(closure)
+    assert_same(weights(model), weights(twin))
 
 
 def test_dropout_masks_change_from_step_to_step_and_not_between_the_passes_of_a_step():

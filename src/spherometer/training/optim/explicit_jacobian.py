@@ -22,14 +22,14 @@ class _RandomLogit:
     def __init__(self, generator: torch.Generator, weights: Sequence[Tensor]) -> None:
         self._generator, self._weights = generator, weights
         self.direction: Tensor | None = None
-        self.gradients: list[Tensor | None] = [None] * len(weights)
+        self.gradients: Sequence[Tensor | None] = ()
         self.num_samples = 0
 
     def collect(self, outputs: Tensor) -> Tensor:
         """Add ∇θ Σ u'z over these samples; the loss gets a copy of z that leads nowhere, so its backward is free."""
         u = self._draw(outputs)
         found = torch.autograd.grad(outputs, self._weights, u.expand_as(outputs), retain_graph=True, allow_unused=True)
-        self.gradients = [_sum(old, new) for old, new in zip(self.gradients, found, strict=True)]
+        self.gradients = list(map(_sum, self.gradients, found)) if self.gradients else found
         self.num_samples += outputs.numel() // outputs.shape[-1]
         return outputs.detach().requires_grad_()
 
@@ -60,7 +60,7 @@ def _sum(old: Tensor | None, new: Tensor | None) -> Tensor | None:
 def _collect(optimizer: TwoPass, closure: Closure, weights: Sequence[Tensor]) -> tuple[Tensor, _RandomLogit]:
     """The loss at θ and ∇θ Σ u'z, from one run of the closure; what is compiled keeps no graph for its own backward."""
     random = _RandomLogit(optimizer.generator, weights)
-    with hearing(random.collect), uncompiled(optimizer.model):
+    with hearing(random.collect, gradient_wanted=False), uncompiled(optimizer.model):
         loss = closure()
     if not random.num_samples:
         raise RuntimeError(

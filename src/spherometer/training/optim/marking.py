@@ -8,7 +8,8 @@ from contextvars import ContextVar
 
 from torch import Tensor
 
-_listener: ContextVar[Callable[[Tensor], Tensor] | None] = ContextVar("listener", default=None)
+Listener = Callable[[Tensor], Tensor]
+_heard: ContextVar[tuple[Listener | None, bool]] = ContextVar("heard", default=(None, True))
 
 
 def logits(outputs: Tensor) -> Tensor:
@@ -21,15 +22,22 @@ def logits(outputs: Tensor) -> Tensor:
     Example:
         >>> loss = criterion(sm.optim.logits(model(inputs)), targets)
     """
-    listener = _listener.get()
+    listener, _ = _heard.get()
     return outputs if listener is None else listener(outputs)
 
 
+def differentiate(loss: Tensor) -> None:
+    """`loss.backward()`, unless the optimiser learns all it wants of this pass from the logits."""
+    _, gradient_wanted = _heard.get()
+    if gradient_wanted:
+        loss.backward()
+
+
 @contextmanager
-def hearing(listener: Callable[[Tensor], Tensor] | None) -> Iterator[None]:
-    """Inside, `logits(z)` is `listener(z)`."""
-    token = _listener.set(listener)
+def hearing(listener: Listener | None, *, gradient_wanted: bool = True) -> Iterator[None]:
+    """Inside, `logits(z)` is `listener(z)`; a gradient of the loss that is not wanted does no harm."""
+    token = _heard.set((listener, gradient_wanted))
     try:
         yield
     finally:
-        _listener.reset(token)
+        _heard.reset(token)
