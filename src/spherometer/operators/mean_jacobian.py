@@ -7,8 +7,10 @@ from torch import Tensor
 
 from spherometer.operators.operator import Operator
 from spherometer.operators.output_jacobian import OutputJacobian
+from spherometer.operators.squares import row_gram
 
-NUM_COLUMNS = 1 << 13  # of the C x P gradients taken to double precision at once: they stay in the cache
+NUM_COLUMNS = 1 << 11  # of the C x P gradients in one product of matrices
+NUM_PRODUCTS = 1 << 6  # taken to double precision at once: they share the cores, and stay in the cache
 
 
 class MeanJacobianGram(Operator):
@@ -40,8 +42,10 @@ class MeanJacobianGram(Operator):
 
     def exact(self) -> Tensor:
         """The whole matrix in double precision, by C backward passes."""
-        chunks = (chunk.double() for chunk in self.rows(0, self.shape[0]).T.split(NUM_COLUMNS, dim=1))
-        return torch.stack([chunk @ chunk.T for chunk in chunks]).sum(0)
+        rows = self.rows(0, self.shape[0]).T
+        whole = rows.shape[1] - rows.shape[1] % NUM_COLUMNS
+        blocks = rows[:, :whole].unflatten(1, (-1, NUM_COLUMNS)).transpose(0, 1).split(NUM_PRODUCTS)
+        return torch.cat([row_gram(block) for block in (*blocks, rows[None, :, whole:])]).sum(0)
 
     def rows(self, start: int, stop: int) -> Tensor:
         """Gradients ∇θ⟨z_c⟩ of the mean outputs c = start … stop − 1 as columns (P, stop − start)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from spherometer.operators.convolution import FastConvolution
+from spherometer.operators.layout import laid, quicker_layout
 from spherometer.operators.memory import piece_size, saved_bytes
 from spherometer.operators.operator import Operator
 from spherometer.problems import Evaluation, Piece, Problem, likelihood_of
@@ -18,14 +20,19 @@ from spherometer.problems.batches import num_samples, tensors_of
 from spherometer.problems.modes import differentiating
 from spherometer.problems.weights import flatten, unflatten
 
-NUM_WEIGHED = 8  # samples whose graph is weighed to plan the memory
+NUM_WEIGHED = 2  # samples whose graph is weighed to plan the memory
+# Weights are turned to the layout of the images in every pass: it pays where a piece weighs so many times more.
+TURNED_BYTES = 4
+
+_Plan = tuple[float, int | None, torch.memory_format]  # bytes of graph per sample, samples in a piece, their layout
 
 
 @dataclass
 class _Graph:
-    """The outputs of a piece, and J'u as a function of u, whose derivative is J."""
+    """The outputs of a piece with its targets, and J'u as a function of u, whose derivative is J."""
 
     outputs: Tensor
+    targets: Any
     direction: Tensor | None = None
     pulled: tuple[Tensor, ...] = ()
 
@@ -51,8 +58,8 @@ class OutputJacobian(Operator):
         self.problem, self.state = problem, problem.state(at)
         self._kept: dict[int, _Graph] = {}
         self._kept_bytes = 0.0
-        self._sample_bytes, self.piece_size = self._plan()
-        parts = [self._values(piece) for piece in problem.pieces(self.piece_size)]
+        self._sample_bytes, self.piece_size, self._layout = self._planned()
+        parts = [self._values(number, piece) for number, piece in enumerate(problem.pieces(self.piece_size))]
         self.outputs = torch.cat([part.outputs for part in parts])  # (N, C)
         self.targets = [part.targets for part in parts]
         self.counts = [part.count for part in parts]
@@ -103,13 +110,9 @@ class OutputJacobian(Operator):
         """Each piece as a graph with the samples it holds; kept between calls while memory allows."""
         start = 0
         for number, piece in enumerate(self.problem.pieces(self.piece_size)):
-            graph = self._kept.get(number) or self._built(piece, both_ways=both_ways)
+            graph = self._graph(number, piece)
             if both_ways and graph.direction is None:
                 self._extend(graph)
-            size = self._sample_bytes * len(graph.outputs)
-            if number not in self._kept and self._kept_bytes + size <= self.problem.memory:
-                self._kept[number] = graph
-                self._kept_bytes += size
             yield graph, slice(start, start + len(graph.outputs))
             start += len(graph.outputs)
 
@@ -133,18 +136,25 @@ class OutputJacobian(Operator):
             return tangents
         return tangents - tangents.gather(1, outputs.detach().argmax(1, keepdim=True))
 
-    def _values(self, piece: Piece) -> Evaluation:
+    def _values(self, number: int, piece: Piece) -> Evaluation:
+        graph = self._graph(number, piece)
         with torch.no_grad():
-            part = self.problem.evaluate(self.state, piece)
-        _refuse_other_shapes(part.outputs)
-        return part
+            return self.problem.judge(graph.outputs.detach(), graph.targets, piece)
 
-    def _built(self, piece: Piece, *, both_ways: bool) -> _Graph:
-        with differentiating(), FastConvolution():
-            graph = _Graph(_refuse_other_shapes(self.problem.outputs(self.state, piece)[0]))
-            if both_ways:
-                self._extend(graph)
+    def _graph(self, number: int, piece: Piece) -> _Graph:
+        if number in self._kept:
+            return self._kept[number]
+        graph = self._built(piece, self._layout)
+        size = self._sample_bytes * len(graph.outputs)
+        if self._kept_bytes + size <= self.problem.memory:
+            self._kept[number] = graph
+            self._kept_bytes += size
         return graph
+
+    def _built(self, piece: Piece, layout: torch.memory_format) -> _Graph:
+        with differentiating(), FastConvolution():
+            outputs, targets = self.problem.outputs(self.state, laid(piece, layout))
+        return _Graph(_refuse_other_shapes(outputs), targets)
 
     def _extend(self, graph: _Graph) -> None:
         with differentiating():
@@ -170,15 +180,30 @@ class OutputJacobian(Operator):
         ]
         return torch.stack(columns, 1)
 
-    def _plan(self) -> tuple[float, int | None]:
-        """Bytes of graph per sample, and how many samples a piece may hold."""
+    def _planned(self) -> _Plan:
+        """Weighed on a few samples, once for a problem."""
         plans = self.problem.plans
         if OutputJacobian not in plans:
-            piece = next(self.problem.sample(NUM_WEIGHED).pieces())
-            known = [*self.state.weights, *self.state.fixed.values(), *tensors_of(piece.content)]
-            weight = saved_bytes(lambda: self._built(piece, both_ways=True), known) / (num_samples(piece.content) or 1)
-            plans[OutputJacobian] = weight, piece_size(self.problem, weight)
+            plans[OutputJacobian] = self._tried(next(self.problem.sample(NUM_WEIGHED).pieces()))
         return plans[OutputJacobian]
+
+    def _tried(self, piece: Piece) -> _Plan:
+        with suppress(RuntimeError):  # a `view`, say; if it was not the layout, the plain one fails too
+            return self._weighed(piece, quicker_layout(self.problem))
+        return self._weighed(piece, torch.preserve_format)
+
+    def _weighed(self, piece: Piece, layout: torch.memory_format) -> _Plan:
+        known = [*self.state.weights, *self.state.fixed.values(), *tensors_of(piece.content)]
+        weight = saved_bytes(lambda: self._both_ways(piece, layout), known) / (num_samples(piece.content) or 1)
+        size, num = piece_size(self.problem, weight), num_samples(next(iter(self.problem.batches))) or 1
+        parameters = self.problem.num_parameters * self.problem.precision.itemsize
+        pays = weight * min(num, size or num) > TURNED_BYTES * parameters
+        return weight, size, layout if pays else torch.preserve_format
+
+    def _both_ways(self, piece: Piece, layout: torch.memory_format) -> _Graph:
+        graph = self._built(piece, layout)
+        self._extend(graph)
+        return graph
 
     def _refuse_large(self, num_columns: int) -> None:
         wanted = num_columns * self.shape[1] * self.dtype.itemsize
