@@ -157,7 +157,8 @@ def test_what_is_remembered():
     _, nearby = follow(Turning(CROWD, 0.0))
     _, nearby = follow(Turning(CROWD, 0.01), nearby)
     assert nearby.vectors.shape == (NUM_ROWS, KEPT)
-    assert nearby.ceilings.shape == (KEPT + 1,)
+    assert nearby.values.shape == (KEPT,)
+    assert nearby.ceilings.shape == (KEPT, KEPT)
     identity = nearby.vectors.T @ nearby.vectors
     torch.testing.assert_close(identity, torch.eye(KEPT, dtype=torch.float64), atol=1e-6, rtol=0)
     _, small = follow(Turning(CROWD, 0.0), memory=6 * 8 * NUM_ROWS * 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -30,6 +31,7 @@ LEAST_BEYOND = 0.5  # least ceiling it is given
 MARGIN = 1.1  # how far above the Ritz values of a look an eigenvalue is excluded
 COARSE = 0.5  # least error in units of rtol: what was not looked at may lie so far above the ceilings
 ROUNDED_EVERY = 8  # calls
+NUM_SLICES = 64  # of long rows, for inner products
 INDEPENDENT = 1e3  # least eigenvalue of a Gram matrix, in units of ε, that counts as a direction of its own
 
 
@@ -39,8 +41,9 @@ class Nearby:
 
     Args:
         vectors: (n, k) orthonormal columns near its first eigenvectors, the first one leading.
-        ceilings: (k + 1,) how large the eigenvalue along each may be by now, which is also what it is taken to be; in
-            the last entry any other; inf where nothing is known.
+        values: (k,) what the eigenvalue along each is taken to be; inf where nothing is known.
+        ceilings: (k, k) a matrix that lies above all that A may be by now among them.
+        beyond: how large v'Av may be by now along any other.
         scout: (n,) a vector that is multiplied in every second call and so turns to what was never seen.
         calls: how often the matrix was followed.
         rounding: what the arithmetic does to the eigenvalue, relative to it, as last measured.
@@ -49,7 +52,9 @@ class Nearby:
     """
 
     vectors: Tensor
+    values: Tensor
     ceilings: Tensor
+    beyond: float
     scout: Tensor | None = None
     calls: int = 0
     rounding: float | None = None
@@ -59,7 +64,8 @@ class Nearby:
     @classmethod
     def unknown(cls, vectors: Tensor) -> Nearby:
         """Vectors without values: good starts, and no more."""
-        return cls(vectors, torch.full((vectors.shape[1] + 1,), torch.inf, dtype=torch.float64))
+        values = torch.full((vectors.shape[1],), torch.inf, dtype=torch.float64)
+        return cls(vectors, values, torch.diag(values), torch.inf)
 
 
 def follow(
@@ -99,30 +105,32 @@ def follow(
     start = None if known is None else known.vectors[:, :3]
     answer, search = searched(matrix, rtol=rtol, start=start, memory=memory, seed=seed)
     seen = _all_around(search, kept)
-    estimate = estimate_of(answer, matrix, began, seen.vectors[:1].T.clone())
+    estimate = estimate_of(answer, matrix, began, seen.basis[:1].T.clone())
     if known is not None and _worth_following(known) and seen.values[0] > 0:
         return estimate, _renewed(known, seen, kept)
-    return estimate, Nearby(seen.vectors.T, torch.tensor([*seen.values, seen.values[0]]))
+    values = torch.tensor(seen.values)
+    return estimate, Nearby(seen.basis.T, values, torch.diag(values), float(seen.values[0]))
 
 
 def _followed(
     matrix: SymmetricMatrix, known: Nearby, rtol: float, kept: int, seed: int
 ) -> tuple[Answer | None, Tensor, Nearby]:
     """The answer with its vector, if there is one, and what is known now."""
-    looked = _with_beyond(matrix, known, child_stream(seed, "beyond"))
-    subspace = _Subspace(matrix, looked, rtol)
-    answer = subspace.run()
-    vector = subspace.seen.vectors[:1].T.clone()
+    # Each call draws its own: what has no share in one random vector has some in the next.
+    beyond, scout = (child_stream(seed, f"{purpose} {known.calls}") for purpose in ("beyond", "scout"))
+    looked = _with_beyond(matrix, known, beyond)
+    subspace = _Subspace(matrix, looked, rtol, newcomer=looked is not known)
+    answer, vector = subspace.run(), subspace.vector()
     if subspace.top <= 0:
         return None, vector, known
-    if looked is known and known.ceilings[-1] > subspace.top:
+    if looked is known and known.beyond > subspace.top:
         answer = None
-    return answer, vector, subspace.scouted(_renewed(looked, subspace.seen, kept), child_stream(seed, "scout"))
+    return answer, vector, subspace.scouted(_renewed(looked, subspace.seen, kept), scout)
 
 
 def _worth_following(known: Nearby) -> bool:
     """There are values, and so many rows that products are dear."""
-    return known.vectors.shape[0] > FEW_ROWS and known.vectors.shape[1] > 1 and bool(0 < known.ceilings[0] < torch.inf)
+    return known.vectors.shape[0] > FEW_ROWS and known.vectors.shape[1] > 1 and bool(0 < known.values[0] < torch.inf)
 
 
 def _with_beyond(matrix: SymmetricMatrix, known: Nearby, stream: Generator) -> Nearby:
@@ -130,8 +138,8 @@ def _with_beyond(matrix: SymmetricMatrix, known: Nearby, stream: Generator) -> N
 
     In the complement of what is remembered there are no outliers but new ones, and few products tell.
     """
-    top = float(known.ceilings[0])
-    if known.ceilings[-1] < LOOK_FROM * top:
+    top = float(known.values[0])
+    if known.beyond < LOOK_FROM * top:
         return known
     columns = known.vectors.to(dtype=matrix.dtype, device=matrix.device)
     chain = Krylov(Complement(matrix, columns), stream)
@@ -144,19 +152,21 @@ def _with_beyond(matrix: SymmetricMatrix, known: Nearby, stream: Generator) -> N
         if surely_seen(*chain.recurrence(0), ceiling, mass=mass) or newcomer < matrix.floor(top):
             break
     else:
-        ceiling = max(ceiling, top)
+        ceiling = torch.inf
     vectors = torch.cat([columns, chain.vectors(ritz.coordinates[:, -1:])], 1)
-    ceilings = [*known.ceilings[:-1].tolist(), newcomer, ceiling]
-    return replace(known, vectors=vectors, ceilings=torch.tensor(ceilings, dtype=torch.float64))
+    values = torch.tensor([*known.values.tolist(), ritz.values[-1]])
+    ceilings = torch.block_diag(known.ceilings.cpu(), torch.tensor(newcomer))
+    return replace(known, vectors=vectors, values=values, ceilings=ceilings, beyond=float(ceiling))
 
 
 @dataclass(frozen=True, eq=False)
 class _Seen:
-    """Ritz values, largest first, with orthonormal vectors X as rows and their products XA."""
+    """Orthonormal rows V and their products VA; the Ritz values in them, largest first, with the vectors V'S."""
 
-    values: np.ndarray
-    vectors: Tensor
+    basis: Tensor
     images: Tensor
+    values: np.ndarray
+    coordinates: np.ndarray
     all_around: bool  # by a search that could have seen everything
 
 
@@ -165,51 +175,95 @@ def _all_around(search: Search, kept: int) -> _Seen:
     ritz = search.krylov.ritz()
     first = np.argsort(-ritz.values)[:kept]
     vectors, images = (of(ritz.coordinates[:, first]) for of in (search.krylov.vectors, search.krylov.images))
-    return _Seen(ritz.values[first], vectors.T, images.T, all_around=True)
+    return _Seen(vectors.T, images.T, ritz.values[first], np.eye(len(first)), all_around=True)
 
 
 def _renewed(before: Nearby, seen: _Seen, kept: int) -> Nearby:
     """The remembered spectrum, made to agree with what was seen, and raised to what it may be at the next call."""
-    known, ceilings = before.vectors.T.to(seen.vectors), before.ceilings.cpu().numpy()
-    space, values, coordinates = _corrected(known, ceilings[:-1], seen)
-    top = seen.values[0]
-    change = float(top / ceilings[0] - 1)
+    vectors, values, ceilings, dropped = _corrected(before, seen, kept)
+    top = values[0] = seen.values[0]
+    change = float(top / before.values[0] - 1)
     pace = max(GROWTH, abs(change - before.change), CALMING * before.pace)  # a steady rise lifts all of them
     growth = (1 + pace) * max(1.0, 1 + change)
-    raised = values + (growth - 1) * np.maximum(np.abs(values), LEAST_BEYOND * top)
-    beyond = growth * (LOOK_AGAIN * top if ceilings[-1] > top else ceilings[-1])
-    beyond = top if seen.all_around else max(beyond, raised[kept:].max(initial=0.0))
-    vectors = (torch.as_tensor(coordinates[:, :kept].T.copy()).to(space) @ space).T
-    raised = torch.as_tensor(np.concatenate([[top], raised[1:kept], [beyond]]))
-    return replace(before, vectors=vectors, ceilings=raised, change=change, pace=pace)
+    raised = ceilings + np.diag((growth - 1) * np.maximum(np.abs(ceilings.diagonal()), LEAST_BEYOND * top))
+    beyond = growth * max(LOOK_AGAIN * top if before.beyond > top else before.beyond, dropped)
+    return replace(
+        before,
+        vectors=vectors,
+        values=torch.as_tensor(values),
+        ceilings=torch.as_tensor(raised),
+        beyond=float(top if seen.all_around else beyond),
+        change=change,
+        pace=pace,
+    )
 
 
-def _corrected(known: Tensor, values: np.ndarray, seen: _Seen) -> tuple[Tensor, np.ndarray, np.ndarray]:
-    """Rows that span all that is known and seen, and in them the eigenpairs of the symmetric matrix nearest to M that
-    has the products seen (Powell): that of the top vector first, then the largest.
+def _corrected(before: Nearby, seen: _Seen, kept: int) -> tuple[Tensor, np.ndarray, np.ndarray, float]:
+    """Of all that is known and seen, the vectors that should be kept, with values and ceilings; and the ceiling of what
+    is dropped.
+
+    What A is taken to be, and what lies above it, become the symmetric matrices nearest to what they were that have
+    the products seen (Powell). The top eigenvector of the first leads. In its complement, the ceilings' own
+    eigenvectors say what to drop, and the vectors kept are made eigenvectors of what A is taken to be.
     """
     size = float(torch.linalg.vector_norm(seen.images, dim=1).max())
-    space = torch.cat([known, seen.vectors, seen.images / size])
-    lengths, turn = np.linalg.eigh((space @ space.T).cpu().double().numpy())
-    apart = lengths > INDEPENDENT * torch.finfo(space.dtype).eps * lengths.max()
+    parts = before.vectors.T.to(seen.basis), seen.basis, seen.images
+    scales = np.repeat([1.0, 1.0, 1 / size], [len(part) for part in parts])
+    lengths, turn = np.linalg.eigh(scales[:, None] * _gram(parts) * scales)
+    apart = lengths > INDEPENDENT * torch.finfo(seen.basis.dtype).eps * lengths.max()
     lengths, turn = np.sqrt(lengths[apart]), turn[:, apart]
-    ends = len(known), len(known) + len(seen.vectors)
+    ends = np.cumsum([len(part) for part in parts])[:-1]
     remembered, basis, images = np.split(lengths[:, None] * turn.T, ends, axis=1)  # in an orthonormal basis
-    model = (remembered * values) @ remembered.T
-    wrong = (size * images - model @ basis) @ basis.T
-    found, vectors = np.linalg.eigh(model + wrong + wrong.T - basis @ (basis.T @ wrong))
-    first = int(np.argmax(np.abs(basis[:, 0] @ vectors)))
-    order = [first, *(index for index in np.argsort(-found) if index != first)]
-    return space, found[order], (turn / lengths) @ vectors[:, order]
+
+    def agreeing(matrix: Tensor) -> np.ndarray:
+        old = remembered @ matrix.cpu().numpy() @ remembered.T
+        wrong = (size * images - old @ basis) @ basis.T
+        return old + wrong + wrong.T - basis @ (basis.T @ wrong)
+
+    model = agreeing(torch.diag(before.values))
+    vectors = np.linalg.eigh(model)[1]
+    first = int(np.argmax(np.abs(basis @ seen.coordinates[:, 0] @ vectors)))
+    others = np.delete(vectors, first, axis=1)
+    highest, frame = np.linalg.eigh(others.T @ agreeing(before.ceilings) @ others)
+    highest, dropped = highest[-kept + 1 :], highest[: -kept + 1]
+    others = others @ frame[:, -kept + 1 :]
+    values, frame = np.linalg.eigh(others.T @ model @ others)
+    chosen = np.column_stack([vectors[:, first], others @ frame[:, ::-1]])
+    ceilings = np.pad((frame[:, ::-1].T * highest) @ frame[:, ::-1], ((1, 0), (1, 0)))
+    weights = np.split(scales[:, None] * (turn / lengths) @ chosen, ends)
+    return _combined(weights, parts), np.append(0.0, values[::-1]), ceilings, dropped.max(initial=0.0)
+
+
+def _gram(parts: Sequence[Tensor]) -> np.ndarray:
+    """All inner products of the rows of some tensors."""
+    upper = [[_inner(one, other) for other in parts[: index + 1]] for index, one in enumerate(parts)]
+    whole = [[upper[max(i, j)][min(i, j)] for j in range(len(parts))] for i in range(len(parts))]
+    return np.block([[block.T if j > i else block for j, block in enumerate(row)] for i, row in enumerate(whole)])
+
+
+def _inner(one: Tensor, other: Tensor) -> np.ndarray:
+    """XY' of few long rows, in slices: one matrix product of such a shape is three times slower."""
+    length = one.shape[1] // NUM_SLICES * NUM_SLICES
+    first, second = (rows[:, :length].unflatten(1, (NUM_SLICES, -1)).transpose(0, 1) for rows in (one, other))
+    rest = one[:, length:] @ other[:, length:].T
+    return (torch.bmm(first, second.mT).sum(0, dtype=torch.float64) + rest).cpu().numpy()
+
+
+def _combined(weights: Sequence[np.ndarray], parts: Sequence[Tensor]) -> Tensor:
+    """The columns Σ X'C over some tensors X of rows, each with coefficients C."""
+    total = torch.as_tensor(weights[0].T.copy()).to(parts[0]) @ parts[0]
+    for weight, part in zip(weights[1:], parts[1:], strict=True):
+        total.addmm_(torch.as_tensor(weight.T.copy()).to(part), part)
+    return total.T
 
 
 class _Subspace:
-    """Orthonormal rows V with their products VA, and the Ritz pairs θ, X = S'V with residuals R = XA − θX."""
+    """Orthonormal rows V with their products VA, and the Ritz pairs θ, X = S'V with residuals R = S'VA − θS'V."""
 
-    def __init__(self, matrix: SymmetricMatrix, nearby: Nearby, rtol: float) -> None:
+    def __init__(self, matrix: SymmetricMatrix, nearby: Nearby, rtol: float, *, newcomer: bool) -> None:
         self.matrix, self.nearby, self.rtol = matrix, nearby, rtol
         self.known = nearby.vectors.T.to(dtype=matrix.dtype, device=matrix.device)
-        self.ceilings = nearby.ceilings.cpu().numpy()
+        self.values, self.ceilings = nearby.values.cpu().numpy(), nearby.ceilings.cpu().numpy()
         self.looked_at = np.zeros(len(self.known), dtype=bool)
         self.basis = self.images = self.known[:0]
         self._look_at(0)
@@ -217,6 +271,8 @@ class _Subspace:
         self.scouts = scout is not None and self._grow(scout)
         if not self.scouts:
             self._look_at(self._rival())
+        if newcomer:
+            self._look_at(len(self.known) - 1)
         self._solve()
 
     @cached_property
@@ -224,7 +280,7 @@ class _Subspace:
         """What the arithmetic does to the eigenvalue, relative to it; measured now and then: it hardly changes."""
         known = self.nearby.rounding
         if known is None or self.nearby.calls % ROUNDED_EVERY == 0:
-            known = float(self.matrix.rounding(self.seen.vectors[:1].T)[0]) / self.top
+            known = float(self.matrix.rounding(self.vector())[0]) / self.top
         return max(self.matrix.floor(np.abs(self.seen.values).max()) / self.top, known)
 
     def run(self) -> Answer | None:
@@ -242,6 +298,10 @@ class _Subspace:
             self._solve()
         return None
 
+    def vector(self) -> Tensor:
+        """(n, 1) the top Ritz vector."""
+        return self.basis.T @ torch.as_tensor(self.seen.coordinates[:, :1]).to(self.basis)
+
     def scouted(self, known: Nearby, stream: Generator) -> Nearby:
         """The scout one step further, half of it drawn afresh; if it has met more than there should be, a look is
         due.
@@ -254,18 +314,18 @@ class _Subspace:
             return replace(known, scout=chance)
         image = self.images[1] - (self.known @ self.images[1]) @ self.known
         scout = image / torch.linalg.vector_norm(image).clamp_min(self.matrix.epsilon) + chance
-        ceilings = known.ceilings.clone()
-        if 2 * float(self.basis[1] @ self.images[1]) > ceilings[-1]:
-            ceilings[-1] = self.top
-        return replace(known, scout=scout, ceilings=ceilings)
+        met = 2 * float(self.basis[1] @ self.images[1]) > known.beyond
+        return replace(known, scout=scout, beyond=self.top if met else known.beyond)
 
     def _rival(self) -> int:
-        """The vector with the highest ceiling of those not looked at."""
-        return int(np.argmax(np.where(self.looked_at, -np.inf, self.ceilings[:-1])))
+        """The vector, of those not looked at, with the largest part in what may be highest."""
+        left = np.flatnonzero(~self.looked_at)
+        return int(left[np.argmax(np.abs(np.linalg.eigh(self.ceilings[np.ix_(left, left)])[1][:, -1]))])
 
     def _highest(self) -> float:
-        """The highest ceiling of what was not looked at, the unknown apart."""
-        return float(np.max(self.ceilings[:-1][~self.looked_at], initial=-np.inf))
+        """The highest that v'Av may be along what was not looked at, the unknown apart."""
+        left = np.flatnonzero(~self.looked_at)
+        return float(np.linalg.eigvalsh(self.ceilings[np.ix_(left, left)])[-1]) if len(left) else -np.inf
 
     def _look_at(self, index: int) -> bool:
         self.looked_at[index] = True
@@ -286,13 +346,14 @@ class _Subspace:
 
     def _solve(self) -> None:
         """Rayleigh-Ritz in the subspace."""
-        projected = (self.images @ self.basis.T).cpu().double().numpy()
+        projected = _inner(self.images, self.basis)
         values, coordinates = np.linalg.eigh((projected + projected.T) / 2)
-        turn = torch.as_tensor(coordinates[:, ::-1].T.copy()).to(self.basis)
-        self.seen = _Seen(values[::-1].copy(), turn @ self.basis, turn @ self.images, all_around=False)
-        self.top = float(self.seen.values[0])
-        scale = torch.as_tensor(self.seen.values).to(self.basis)
-        self.residuals = torch.addcmul(self.seen.images, scale[:, None], self.seen.vectors, value=-1)
+        values, coordinates = values[::-1].copy(), coordinates[:, ::-1].copy()
+        self.seen = _Seen(self.basis, self.images, values, coordinates, all_around=False)
+        self.top = float(values[0])
+        turn = torch.as_tensor(coordinates.T.copy()).to(self.basis)
+        scale = torch.as_tensor(values[:, None]).to(self.basis)
+        self.residuals = torch.addmm(turn @ self.images, scale * turn, self.basis, alpha=-1)
         self.lengths = torch.linalg.vector_norm(self.residuals, dim=1).cpu().double().numpy()
         self.upper = self.seen.values + UNRESOLVED * self.lengths
 
@@ -300,7 +361,7 @@ class _Subspace:
         """How far above the top Ritz value θ an eigenvalue may lie: the larger one of [[θ, r], [r, c]], where c is
         above all that is not the top vector, as far as is known.
         """
-        rest = min(max(self._highest(), self.ceilings[-1], *self.upper[1:]), self.top)
+        rest = min(max(self._highest(), self.nearby.beyond, *self.upper[1:]), self.top)
         residual = self.lengths[0]
         gap = self.top - rest
         above = (gap**2 / 4 + residual**2) ** 0.5 - gap / 2
@@ -312,5 +373,5 @@ class _Subspace:
         pair = int(np.argmax(self.upper))
         top, residual = max(float(self.seen.values[pair]), NEAREST * self.top), self.residuals[pair]
         inside = self.known @ residual
-        gaps = torch.as_tensor(np.minimum(self.ceilings[:-1] - top, -NEAREST * top)).to(inside)
+        gaps = torch.as_tensor(np.minimum(self.values - top, -NEAREST * top)).to(inside)
         return (inside / gaps + inside / top) @ self.known - residual / top
