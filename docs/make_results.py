@@ -1,14 +1,16 @@
 """Write docs/results from a folder of laptop-scale results: python docs/make_results.py RESULTS
 
-Pictures, the data behind them, every verdict, and one page per paper. Remarks on claims that fail are written by hand
-in docs/results/notes.toml and put beside the verdicts.
+Pictures, the data behind them, every verdict, and one page per paper. A recipe that is not in the folder keeps the
+result it has. Remarks on claims that fail are written by hand in docs/results/notes.toml and put beside the verdicts.
 """
 
 import csv
-import io
+import re
 import shutil
 import sys
 import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -25,42 +27,79 @@ PAPERS = {
     "D": "Paper D: flatness, weight decay and adaptive methods",
     "TH": "Theory, evaluated",
 }
+COLUMNS = ("sentence", "source", "answer", "effect", "low", "high", "unit", "p", "num", "remark")
+SECTION = re.compile(r"^(?=\([a-z0-9-]+\)=$)", re.MULTILINE)  # begins with the label that links go to
+Row = Sequence[object]
 
 
 def main(folder: Path) -> None:
     results = [RecipeResult.read(path) for path in folder.glob(f"recipes/*.{SCALE}/result.json")]
-    results.sort(key=lambda result: place(result.id))
-    notes = _notes(results)
+    sections, verdicts = _kept_sections(), _kept_verdicts()
+    notes = _notes({*sections, *(result.id for result in results)})
     for result in results:
         source = folder / "recipes" / f"{result.id}.{SCALE}"
         _shrink(source / "figure.png", HERE / f"{result.id}.png")
         shutil.copyfile(source / "data.csv", HERE / f"{result.id}.csv")
-    (HERE / "verdicts.csv").write_text(_verdicts(results), encoding="utf-8")
-    papers = [(paper, list(group)) for paper, group in groupby(results, key=lambda result: result.paper)]
-    for paper, group in papers:
-        (HERE / f"paper-{paper.lower()}.md").write_text(_page(PAPERS[paper], group, notes), encoding="utf-8")
-    (HERE / "index.md").write_text(_index(papers), encoding="utf-8")
+        sections[result.id] = "\n".join(_section(result, notes))
+        verdicts[result.id] = [[getattr(verdict, name) for name in COLUMNS] for verdict in result.verdicts]
+    ids = sorted(sections, key=place)
+    for paper, group in groupby(ids, key=_paper):
+        text = "\n".join([f"# {PAPERS[paper]}", "", *(sections[name] for name in group)])
+        _page(paper).write_text(text, encoding="utf-8")
+    _write_verdicts({name: verdicts.get(name, []) for name in ids})
+    answers = {name: [str(row[COLUMNS.index("answer")]) for row in verdicts.get(name, [])] for name in ids}
+    (HERE / "index.md").write_text(_index(answers), encoding="utf-8")
 
 
-def _notes(results: list[RecipeResult]) -> dict[str, str]:
+def _kept_sections() -> dict[str, str]:
+    """The sections of the pages that are there, by the ids of their recipes."""
+    pages = [_page(paper).read_text(encoding="utf-8") for paper in PAPERS if _page(paper).exists()]
+    sections = [section for page in pages for section in SECTION.split(page)[1:]]
+    return {_id_of(section): section.rstrip("\n") + "\n" for section in sections}
+
+
+def _id_of(section: str) -> str:
+    return section[1 : section.index(")")].upper()
+
+
+def _kept_verdicts() -> dict[str, list[Row]]:
+    with (HERE / "verdicts.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))[1:]
+    return {name: [row[1:] for row in group] for name, group in groupby(rows, key=lambda row: row[0])}
+
+
+def _write_verdicts(verdicts: Mapping[str, Sequence[Row]]) -> None:
+    with (HERE / "verdicts.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("recipe", *COLUMNS))
+        writer.writerows((name, *row) for name, rows in verdicts.items() for row in rows)
+
+
+def _paper(name: str) -> str:
+    return name.partition("-")[0]
+
+
+def _page(paper: str) -> Path:
+    return HERE / f"paper-{paper.lower()}.md"
+
+
+def _notes(known: set[str]) -> dict[str, str]:
     """What was tried to understand each failing claim; a note on a recipe that is not there is a mistake."""
     path = HERE / "notes.toml"
     notes: dict[str, str] = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    strangers = set(notes) - {result.id for result in results}
-    if strangers:
+    if strangers := set(notes) - known:
         raise SystemExit(f"{path}: notes on recipes without a result: {', '.join(sorted(strangers))}")
     return notes
 
 
-def _index(papers: list[tuple[str, list[RecipeResult]]]) -> str:
-    results = [result for _, group in papers for result in group]
-    verdicts = [verdict for result in results for verdict in result.verdicts]
-    counts = words.told(words.tally(verdicts))
+def _index(answers: Mapping[str, Sequence[str]]) -> str:
+    """The table of all recipes with a result, from the answers to the claims of each."""
+    given = [answer for row in answers.values() for answer in row]
     lines = [
         "# Results at laptop scale",
         "",
-        f"{len(results)} of {len(recipes())} recipes, run by `spherometer run ID` on two cores, "
-        f"{len(verdicts)} claims: {counts}. "
+        f"{len(answers)} of {len(recipes())} recipes, run by `spherometer run ID` on two cores, "
+        f"{len(given)} claims: {words.told(_tally(given))}. "
         "A laptop's network is smaller than the paper's, so a verdict is about the mechanism at that size; every "
         "departure is listed with its recipe. Claims and settings were written before the runs, and some were changed "
         "after a first look: [the list](revisions.md). A claim that fails is a finding: the pages say what was tried "
@@ -69,16 +108,17 @@ def _index(papers: list[tuple[str, list[RecipeResult]]]) -> str:
         "| recipe | idea | holds | fails | undecided |",
         "|---|---|---|---|---|",
     ]
-    for paper, group in papers:
-        for result in group:
-            cells = " | ".join(str(count or "") for count in words.tally(result.verdicts).values())
-            lines.append(f"| [{result.id}](paper-{paper.lower()}.md#{result.id.lower()}) | {result.idea} | {cells} |")
-    pages = [*(f"paper-{paper.lower()}" for paper, _ in papers), "revisions"]
+    for name, row in answers.items():
+        cells = " | ".join(str(count or "") for count in _tally(row).values())
+        link = f"{_page(_paper(name)).name}#{name.lower()}"
+        lines.append(f"| [{name}]({link}) | {recipes()[name].idea} | {cells} |")
+    pages = [*(_page(paper).stem for paper in dict.fromkeys(map(_paper, answers))), "revisions"]
     return "\n".join([*lines, "", "::::{toctree}", ":hidden:", "", *pages, "::::", ""])
 
 
-def _page(title: str, group: list[RecipeResult], notes: dict[str, str]) -> str:
-    return "\n".join([f"# {title}", "", *(line for result in group for line in _section(result, notes))])
+def _tally(answers: Sequence[str]) -> dict[str, int]:
+    counts = Counter(answers)
+    return {answer: counts[answer] for answer in words.ANSWERS}
 
 
 def _section(result: RecipeResult, notes: dict[str, str]) -> list[str]:
@@ -106,16 +146,6 @@ def _section(result: RecipeResult, notes: dict[str, str]) -> list[str]:
 
 def _row(*cells: str) -> str:
     return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
-
-
-def _verdicts(results: list[RecipeResult]) -> str:
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    columns = ("sentence", "source", "answer", "effect", "low", "high", "unit", "p", "num", "remark")
-    writer.writerow(("recipe", *columns))
-    for result in results:
-        writer.writerows((result.id, *(getattr(verdict, name) for name in columns)) for verdict in result.verdicts)
-    return stream.getvalue()
 
 
 def _shrink(source: Path, target: Path) -> None:

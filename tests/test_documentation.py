@@ -125,7 +125,7 @@ def test_the_readme_counts_the_recipes_with_a_result():
 
 def test_the_page_of_results_says_how_many_recipes_it_has(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs")
-    assert f"\n0 of {len(recipes())} recipes, run by" in import_module("make_results")._index([])
+    assert f"\n0 of {len(recipes())} recipes, run by" in import_module("make_results")._index({})
 
 
 def test_the_readme_lists_every_extra():
