@@ -13,6 +13,7 @@ from torch.nn import functional
 import spherometer as sm
 from reference.agreement import assert_close
 from spherometer.training import FisherPenalty, Mixup
+from spherometer.training.optim.two_pass import Ascent
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -157,7 +158,7 @@ def test_frozen_statistics_of_modules_in_several_places_and_in_none():
 
 
 @every_kind
-@pytest.mark.parametrize("size", [0.0, 1e-30])
+@pytest.mark.parametrize("size", [0.0, 1e-30, 1e-20])
 def test_no_gradient_no_way_up(kind, size):
     """A zero gradient, and one whose square underflows, leave finite weights and take an ordinary step."""
     model, data = network(dtype=torch.float32), batch(dtype=torch.float32)
@@ -172,6 +173,19 @@ def test_no_gradient_no_way_up(kind, size):
 
     optimizer.step(closure)
     assert_close(flat(model.parameters()), before)
+
+
+@pytest.mark.parametrize("norm", [0.0, 1e-45, float("inf"), float("nan")])
+def test_a_norm_that_gives_no_length_moves_nothing(norm):
+    class Odd(sm.optim.TwoPass):
+        def _first_pass(self, closure, weights, scale):
+            return Ascent(closure(), [torch.ones_like(weight) for weight in weights], torch.tensor(norm))
+
+    model, data, seen = network(dtype=torch.float32), batch(dtype=torch.float32), []
+    model.register_forward_pre_hook(lambda *_: seen.append(flat(model.parameters())))
+    optimizer = Odd(model.parameters(), torch.optim.SGD, rho=0.3, model=model, lr=0.1)
+    optimizer.step(closure_of(optimizer, model, [data]))
+    assert torch.equal(seen[1], seen[0])
 
 
 def test_parameters_without_gradient_stay():

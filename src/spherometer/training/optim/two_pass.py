@@ -143,24 +143,30 @@ class TwoPass(Optimizer, ABC):
 @contextmanager
 def _climbed(weights: Sequence[Tensor], radii: Sequence[float], ascent: Ascent) -> Iterator[None]:
     """θ + ρ·direction/norm inside, exactly θ again outside; a norm that is zero or not finite moves nothing up."""
-    moves = [
-        (weight, direction, radius)
-        for weight, direction, radius in zip(weights, ascent.directions, radii, strict=True)
-        if direction is not None and radius > 0
-    ]
-    if not moves:
-        yield
-        return
-    moved, directions, lengths = zip(*moves, strict=True)
-    inverse = ascent.norm.reciprocal()
-    factors = {radius: torch.nan_to_num(inverse * radius, nan=0.0, posinf=0.0) for radius in set(lengths)}
-    steps = [factors[radius].to(weight) for weight, _, radius in moves]
-    before = [weight.clone() for weight in moved]
+    kept = []
     try:
-        torch._foreach_addcmul_(moved, directions, steps)
+        for radius in set(radii):
+            factor = _factor(radius, ascent.norm)
+            moves = [
+                (w, d)
+                for w, d, r in zip(weights, ascent.directions, radii, strict=True)
+                if d is not None and r == radius
+            ]
+            if factor > 0 and moves:
+                moved, directions = zip(*moves, strict=True)
+                kept.append((moved, [weight.clone() for weight in moved]))
+                torch._foreach_add_(moved, directions, alpha=factor)
         yield
     finally:
-        torch._foreach_copy_(moved, before)
+        for moved, before in kept:
+            torch._foreach_copy_(moved, before)
+
+
+def _factor(radius: float, norm: Tensor) -> float:
+    """ρ/norm; 0 where the norm is zero, not finite, or too small for the ratio to be a number of its type."""
+    length = float(norm)  # waiting for one number costs less than doing the same on the device in many small steps
+    factor = radius / length if length > 0 else 0.0
+    return factor if factor <= torch.finfo(norm.dtype).max else 0.0
 
 
 def total_norm(tensors: Sequence[Tensor | None]) -> Tensor:
