@@ -23,7 +23,7 @@ def write(folder: Path, *, quick: bool) -> Table:
     rows = [
         (setting.network, str(setting.batch_size), name, f"{each:.2f}", f"{over:.2f}", wanted)
         for setting in (SETTINGS[:2] if quick else SETTINGS)
-        for name, each, over, wanted in ratios(setting, rounds=10, names=NAMES)
+        for name, each, over, wanted in ratios(setting, rounds=10 if quick else 40, names=NAMES)
     ]
     conditions = (
         f"{machine()}; methods take turns in one process, medians over rounds of the time over the bare loop's in the "
