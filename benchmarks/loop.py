@@ -70,7 +70,7 @@ def _sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _two_pass(kind: type[torch.optim.Optimizer]) -> Callable[[nn.Module], torch.optim.Optimizer]:
-    return lambda model: kind(model.parameters(), torch.optim.SGD, lr=1e-3, momentum=0.9, rho=0.05, model=model)  # type: ignore[call-arg]
+    return lambda model: kind(model.parameters(), torch.optim.SGD, lr=1e-3, momentum=0.9, rho=0.05, model=model)  # type: ignore[call-arg, arg-type]
 
 
 def methods(setting: Setting) -> dict[str, tuple[Iterator[object], str]]:
