@@ -17,6 +17,7 @@ from spherometer.estimators.search import Which
 from spherometer.metrics.blocks import BlockTraces, block_traces
 from spherometer.operators import EmpiricalFisher, GaussNewton, Hessian, JacobianGram, Operator, Rescaled
 from spherometer.operators.sensitivity import PLACES, Sensitivity, sensitivity
+from spherometer.operators.trial import Trial, try_out
 from spherometer.problems import Problem
 from spherometer.problems.losses import num_slopes
 from spherometer.values import Estimate
@@ -65,7 +66,18 @@ class Bench:
     @cached_property
     def sensitivity(self) -> Sensitivity:
         """Jacobians of every sample at the input, the layers and the weights, as far as they will be asked for."""
-        return sensitivity(self.problem, self.places, at=self.weights)
+        return sensitivity(self.problem, self.places, at=self.weights, trial=self.trial)
+
+    @cached_property
+    def trial(self) -> Trial:
+        """How the model uses its linear maps, from two samples."""
+        return try_out(self.problem, self.problem.state(self.weights))
+
+    @cached_property
+    def num_terms(self) -> float:
+        """Number of loss terms of all the data; where Jacobians were taken, they have counted them."""
+        taken = "sensitivity" in vars(self)
+        return self.sensitivity.num_terms if taken else self.problem.num_terms
 
     @cached_property
     def jacobian_gram(self) -> JacobianGram:

@@ -125,14 +125,14 @@ def measure(
     if data_groups is not None:
         estimates = _with_intervals(bench, requests, estimates, data_groups, progress)
     entries = {name: Measurement(*requests[name], estimates[name]) for name in requests}
-    return Measurements(entries, conventions(problem, seed))
+    return Measurements(entries, conventions(problem, seed, num_terms=bench.num_terms))
 
 
-def conventions(problem: Problem, seed: int) -> dict[str, Any]:
-    """How the numbers were taken, in words that can be compared a year later."""
+def conventions(problem: Problem, seed: int, *, num_terms: float | None = None) -> dict[str, Any]:
+    """How the numbers were taken, in words that can be compared a year later; terms are counted if not known."""
     return {
         "loss": type(problem.loss).__name__ if isinstance(problem.loss, torch.nn.Module) else _name(problem.loss),
-        "terms": problem.num_terms,
+        "terms": problem.num_terms if num_terms is None else num_terms,
         "parameters": problem.num_parameters,
         "selected": problem.parameters if isinstance(problem.parameters, str) else list(problem.parameters),
         "batchnorm": problem.batchnorm,

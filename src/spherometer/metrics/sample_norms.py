@@ -13,7 +13,7 @@ from spherometer.metrics.bench import Bench
 from spherometer.operators.logit_hessian import logit_hessian, root_adjoint, root_product
 from spherometer.operators.many_outputs import LocalGrams, local_grams
 from spherometer.operators.sensitivity import Sensitivity, largest_singular_values
-from spherometer.operators.trial import Trial, try_out
+from spherometer.operators.trial import Trial
 from spherometer.values import Estimate, Status
 
 RTOL = 1e-3  # of each sample's norm, where it is not exact
@@ -69,12 +69,10 @@ def norms_at_layers(bench: Bench) -> dict[str, SampleNorms]:
 
 
 def layer_trial(bench: Bench) -> Trial:
-    """How the model uses its linear maps, from a forward pass of two samples."""
-    problem = bench.problem
-    trial = try_out(problem, problem.state(bench.weights))
-    if not trial.calls:
+    """How the model uses its linear maps; refused where it has none."""
+    if not bench.trial.calls:
         raise ValueError("the model has no linear or convolutional layer: there is nothing to look into")
-    return trial
+    return bench.trial
 
 
 def layer_note(bench: Bench, names: Iterable[str]) -> str:

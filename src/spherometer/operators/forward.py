@@ -62,6 +62,7 @@ class Forward:
         self.batch = piece.index
         _refuse_other_rows(self.outputs, num_samples(piece.content))
         refuse_non_finite(self.outputs, "output", self.batch)
+        self.num_terms = problem.judge(self.outputs.detach(), self.targets, piece).count
 
     def entry(self, place: str) -> GradientEdge | None:
         """The edge of the graph at "input", or at the input of the layer of that name."""
@@ -129,7 +130,5 @@ def _differentiable(content: Any, layout: torch.memory_format) -> tuple[Any, Ten
 
 
 def _squares(tensor: Tensor) -> Tensor:
-    values = tensor.detach()
-    if tensor.ndim < 3:
-        return values.double().square()
-    return torch.linalg.vector_norm(values.flatten(2), dim=2, dtype=torch.float64).square()
+    squares = tensor.detach().double().square()
+    return squares if tensor.ndim < 3 else squares.sum(tuple(range(2, tensor.ndim)))

@@ -22,7 +22,7 @@ from spherometer.problems.weights import flatten, unflatten
 
 NUM_WEIGHED = 2  # samples whose graph is weighed to plan the memory
 # Weights are turned to the layout of the images in every pass: it pays where a piece weighs so many times more.
-TURNED_BYTES = 4
+TURNED_BYTES = 6
 
 _Plan = tuple[float, int | None, torch.memory_format]  # bytes of graph per sample, samples in a piece, their layout
 

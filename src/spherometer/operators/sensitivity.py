@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from math import ceil
 from typing import Any
 
 import torch
@@ -18,15 +19,17 @@ from torch.nn import functional
 
 from spherometer.operators.arrangement import Order, by_sample
 from spherometer.operators.forward import Call, Forward, is_linear_map, refuse_mixing
+from spherometer.operators.input_gradient import QuickInputGradient
 from spherometer.operators.squares import Layer, as_layer, layers_of, row_gram
 from spherometer.operators.trial import Trial, try_out
 from spherometer.problems import Piece, Problem, State
+from spherometer.problems.batches import num_samples
 from spherometer.problems.modes import differentiating
 from spherometer.problems.pieces import refuse_non_finite
 
 PLACES = frozenset({"input", "input_columns", "layer_inputs", "layers", "weights", "weight_gram"})
 MANY_OUTPUTS = 32  # beyond this, Lanczos runs side by side bring spectral norms sooner than C backward passes
-MAX_BYTES = 2.4e8  # of the rows of one chunk: smaller ones make convolutions slow, larger ones bring nothing
+MAX_BYTES = 3.4e8  # of the rows of one chunk: smaller ones make products slow, larger ones bring nothing
 GRAM_BYTES = 4e6  # of the rows that are taken to double precision at once
 
 __all__ = ["PLACES", "LayerSensitivity", "Sensitivity", "is_linear_map", "sensitivity"]
@@ -59,6 +62,7 @@ class Sensitivity:
 
     outputs: Tensor  # (n, C)
     targets: Any
+    num_terms: float  # of the loss
     inputs: Tensor | None  # (n, ...); None when the model's input has no derivative (tokens)
     input_gram: Tensor | None  # J J' with J the derivative of the outputs in the input, (n, C, C)
     input_columns: Tensor | None  # ‖∂f/∂x_p‖² for each coordinate p of the input, (n, ...)
@@ -68,7 +72,9 @@ class Sensitivity:
     weight_gram: Tensor | None  # ∇_θ f ∇_θ f', (n, C, C)
 
 
-def sensitivity(problem: Problem, places: frozenset[str] = PLACES, *, at: Tensor | None = None) -> Sensitivity:
+def sensitivity(
+    problem: Problem, places: frozenset[str] = PLACES, *, at: Tensor | None = None, trial: Trial | None = None
+) -> Sensitivity:
     """Gram matrices of the outputs' derivatives at the wanted places, for every sample of a problem.
 
     Cost: one forward pass and C backward passes, whatever the number of places (none when no place is wanted);
@@ -79,17 +85,19 @@ def sensitivity(problem: Problem, places: frozenset[str] = PLACES, *, at: Tensor
             gradients too), "weights" (norms only) and "weight_gram" are wanted. "input_norms" stands for "input" where
             this is the quickest way to the largest singular values, "layer_norms" for these alone at each layer; both
             for nothing where `many_outputs` is quicker.
+        trial: what `try_out` told about these weights, if it is known already.
     """
     refuse_mixing(problem)
     state = problem.state(at)
     with differentiating():
-        trial = try_out(problem, state)
+        trial = trial or try_out(problem, state)
         plan = _Plan(trial, _resolved(trial, places), trial.branching() if "layers" in places else frozenset())
         size = _chunk_size(plan, problem)
         return _joined([plan.run(problem, state, piece) for piece in problem.pieces(size)])
 
 
 Key = tuple[Node, int]
+Rows = list[Tensor]  # the gradients (n, ...) of each output at one place
 
 
 @dataclass(frozen=True)
@@ -102,7 +110,9 @@ class _Plan:
 
     def run(self, problem: Problem, state: State, piece: Piece) -> Sensitivity:
         """The backward passes of one piece."""
-        return _Pass(Forward(problem, state, piece, self.trial.layout), self).run()
+        with QuickInputGradient():
+            forward = Forward(problem, state, piece, self.trial.layout)
+        return _Pass(forward, self).run()
 
 
 class _Pass:
@@ -135,33 +145,33 @@ class _Pass:
         return Sensitivity(
             outputs=forward.outputs.detach(),
             targets=forward.targets,
+            num_terms=forward.num_terms,
             inputs=None if forward.inputs is None else forward.inputs.detach(),
-            input_gram=_gram(at_input) if at_input is not None and "input" in self.places else None,
-            input_columns=_columns(at_input) if at_input is not None and "input_columns" in self.places else None,
+            input_gram=self._finite(_gram(at_input)) if at_input and "input" in self.places else None,
+            input_columns=self._finite(_columns(at_input)) if at_input and "input_columns" in self.places else None,
             layers=tuple(self._layer(call, rows) for call in self.calls),
             left_out=self.plan.trial.left_out,
             weight_norms=self._weight_norms(rows) if "weights" in self.places else None,
             weight_gram=self._weight_gram(rows) if "weight_gram" in self.places else None,
         )
 
-    def _rows(self) -> dict[Key, Tensor]:
-        """Gradients (C, n, ...) of every output at every edge that is to be reached."""
-        outputs, rows = self.forward.outputs, dict[Key, Tensor]()
+    def _rows(self) -> dict[Key, Rows]:
+        """What C backward passes bring to every edge that is to be reached."""
+        outputs, rows = self.forward.outputs, {key: Rows() for key in self.reached}
         edges = [edge for edge, _ in self.reached.values()]
         for k in range(outputs.shape[1] if edges else 0):
             gradients = torch.autograd.grad(outputs[:, k].sum(), edges, retain_graph=True, materialize_grads=True)
             for (key, (_, order)), gradient in zip(self.reached.items(), gradients, strict=True):
-                arranged = by_sample(gradient, len(outputs), order)
-                if key not in rows:
-                    rows[key] = _room(outputs.shape[1], arranged)
-                rows[key][k] = arranged
-        for found in rows.values():
-            refuse_non_finite(found, "Jacobian", self.forward.batch)
+                rows[key].append(by_sample(gradient, len(outputs), order))
         return rows
 
-    def _layer(self, call: Call, rows: dict[Key, Tensor]) -> LayerSensitivity:
+    def _finite(self, found: Tensor) -> Tensor:
+        refuse_non_finite(found, "Jacobian", self.forward.batch)
+        return found
+
+    def _layer(self, call: Call, rows: dict[Key, Rows]) -> LayerSensitivity:
         num, order, layer = len(self.forward.outputs), self.plan.trial.orders[call.name], self._closed(call)
-        gram, whole = _gram(rows[_key(call.entry)]), bool(self.places & {"layers", "layer_inputs"})
+        gram, whole = self._finite(_gram(rows[_key(call.entry)])), bool(self.places & {"layers", "layer_inputs"})
         return LayerSensitivity(
             name=call.name,
             module=call.module,
@@ -185,44 +195,34 @@ class _Pass:
     def _leaving(self, call: Call) -> Order | None:
         return self.plan.trial.leaving[call.name]
 
-    def _weight_norms(self, rows: dict[Key, Tensor]) -> Tensor | None:
-        return None if self.every is None else _norms(self.every, rows)
+    def _weight_norms(self, rows: dict[Key, Rows]) -> Tensor | None:
+        return None if self.every is None else self._finite(_norms(self.every, rows))
 
-    def _weight_gram(self, rows: dict[Key, Tensor]) -> Tensor | None:
+    def _weight_gram(self, rows: dict[Key, Rows]) -> Tensor | None:
         if self.every is None:
             return None
-        return torch.stack([layer.gram(rows[_key(layer.output)]) for layer in self.every]).sum(0)
+        grams = [layer.gram(torch.stack(rows[_key(layer.output)])) for layer in self.every]
+        return self._finite(torch.stack(grams).sum(0))
 
 
 def _key(edge: GradientEdge) -> Key:
     return edge.node, edge.output_nr
 
 
-def _memory_order(tensor: Tensor) -> list[int]:
-    """The axes of a tensor from the slowest in memory to the fastest."""
-    strides = torch.empty_like(tensor, device="meta").stride()
-    return sorted(range(tensor.ndim), key=strides.__getitem__, reverse=True)
+def _gram(rows: Rows) -> Tensor:
+    """J J' of each sample, (n, C, C): in memory order, so that nothing is turned, in parts that stay in the caches."""
+    strides, num = rows[0].stride(), len(rows[0])
+    inner = sorted(range(1, rows[0].ndim), key=strides.__getitem__, reverse=True)
+    size = max(1, int(GRAM_BYTES * num / (8 * len(rows) * max(1, rows[0].numel()))))
+    parts = zip(*(row.permute(0, *inner).split(size) for row in rows), strict=True)
+    return torch.cat([row_gram(torch.stack(part, 1)) for part in parts])
 
 
-def _room(num: int, tensor: Tensor) -> Tensor:
-    """Space for `num` tensors like this one, each in its own memory order: filling it only copies."""
-    order = _memory_order(tensor)
-    room = tensor.new_empty(num, *(tensor.shape[axis] for axis in order))
-    return room.permute(0, *(1 + order.index(axis) for axis in range(tensor.ndim)))
-
-
-def _gram(rows: Tensor) -> Tensor:  # (C, n, ...) -> (n, C, C)
-    """In memory order, which is the same for all outputs, and in parts that stay in the caches."""
-    inner = [axis for axis in _memory_order(rows) if axis > 1]
-    num = max(1, int(GRAM_BYTES * rows.shape[1] / (8 * rows.numel())))
-    return torch.cat([row_gram(part) for part in rows.permute(1, 0, *inner).split(num)])
-
-
-def _columns(rows: Tensor) -> Tensor:  # (C, n, ...) -> (n, ...)
+def _columns(rows: Rows) -> Tensor:
     return torch.stack([row.double().square() for row in rows]).sum(0)
 
 
-def _norms(layers: Sequence[Layer], rows: dict[Key, Tensor], *, weight_only: bool = False) -> Tensor:
+def _norms(layers: Sequence[Layer], rows: dict[Key, Rows], *, weight_only: bool = False) -> Tensor:
     """Squared norms (n,) of each sample's gradients, summed over outputs and parameters."""
     parts = [
         norm.double()
@@ -246,7 +246,7 @@ def _resolved(trial: Trial, places: frozenset[str]) -> frozenset[str]:
 
 
 def _chunk_size(plan: _Plan, problem: Problem) -> int | None:
-    """How many samples a chunk may hold so that all its rows, and their Gram matrices, stay within the memory limit."""
+    """Samples of a chunk: all its rows, and their Gram matrices, stay within the memory limit, and chunks are alike."""
     trial = _Pass(plan.trial.forward, plan)
     if not trial.reached:
         return None
@@ -254,7 +254,9 @@ def _chunk_size(plan: _Plan, problem: Problem) -> int | None:
     row = torch.autograd.grad(outputs[:, 0].sum(), edges, retain_graph=True, materialize_grads=True)
     entries = outputs.shape[1] * sum(gradient.numel() for gradient in row) / len(outputs)
     bytes_of_one = entries * problem.precision.itemsize + 8 * outputs.shape[1] ** 2 * len(edges)
-    return max(1, int(min(MAX_BYTES, problem.memory / 4) / bytes_of_one))
+    most = max(1, int(min(MAX_BYTES, problem.memory / 4) / bytes_of_one))
+    num = num_samples(next(iter(problem.batches))) or most
+    return ceil(num / ceil(num / most))
 
 
 def _joined(parts: list[Sensitivity]) -> Sensitivity:
@@ -262,7 +264,7 @@ def _joined(parts: list[Sensitivity]) -> Sensitivity:
         return parts[0]
     merged = {entry.name: _merged([getattr(part, entry.name) for part in parts]) for entry in fields(Sensitivity)}
     layers = tuple(_joined_layer(uses) for uses in zip(*(part.layers for part in parts), strict=True))
-    return Sensitivity(**(merged | {"layers": layers}))
+    return Sensitivity(**(merged | {"layers": layers, "num_terms": sum(part.num_terms for part in parts)}))
 
 
 def largest_singular_values(gram: Tensor) -> Tensor:

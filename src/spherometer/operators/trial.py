@@ -69,13 +69,12 @@ def _tried(problem: Problem, state: State, layout: torch.memory_format) -> Trial
         forward = Forward(problem, state, next(problem.sample(2).pieces()), layout)
         calls, at_input = forward.calls, forward.entry("input")
         edges = [call.entry for call in calls] + [call.leaving for call in calls]
+        edges += [] if at_input is None else [at_input]  # fails here if it fails
         rows = [_gradients(total, edges) for total in _weighted(forward.outputs)]
-        if at_input is not None:
-            _gradients(forward.outputs.sum(), [at_input])  # fails here if it fails
     names, columns, mixed = [call.name for call in calls], list(zip(*rows, strict=True)), not problem.splittable
     entering, leaving = (
         dict(zip(names, [order_of(column, mixed=mixed) for column in part], strict=True))
-        for part in (columns[: len(names)], columns[len(names) :])
+        for part in (columns[: len(names)], columns[len(names) : 2 * len(names)])
     )
     orders = {name: order for name, order in entering.items() if order is not None}
     unsampled = [name for name in names if name not in orders] + forward.unreached

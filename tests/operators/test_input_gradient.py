@@ -1,0 +1,113 @@
+"""The quick input gradients of convolutions are PyTorch's up to rounding, and only where they were meant to be."""
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import grad
+from torch.nn import functional
+
+import spherometer as sm
+from spherometer.operators.input_gradient import QuickInputGradient
+from spherometer.operators.sensitivity import sensitivity
+
+WIDE = 256
+
+
+def images(num=64, channels=WIDE, height=4, width=4, dtype=torch.float32, layout=torch.channels_last):
+    values = torch.randn(num, channels, height, width, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    return values.contiguous(memory_format=layout).requires_grad_()
+
+
+def weights(outputs=WIDE, inputs=WIDE, size=3, dtype=torch.float32):
+    return torch.randn(outputs, inputs, size, size, generator=torch.Generator().manual_seed(1), dtype=dtype) / 48
+
+
+def is_quick(x, w, **options):
+    with QuickInputGradient():
+        output = functional.conv2d(x, w, **{"padding": 1} | options)
+    return output.grad_fn.name() == "_ConvolutionBackward"
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize(
+    ("num", "size", "outputs"),
+    [
+        (64, (4, 4), 256),
+        (16, (8, 8), 300),
+        (64, (3, 3), 256),
+        (20, (7, 7), 256),
+        (8, (14, 11), 256),
+        (5, (2, 2), 300),
+        (5, (1, 2), 256),
+        (5, (2, 1), 256),
+        (5, (1, 1), 256),
+    ],
+)
+def test_values_and_gradients_are_those_of_torch(num, size, outputs, has_bias):
+    x, w = images(num, WIDE, *size), weights(outputs)
+    b = torch.linspace(-1, 1, outputs) if has_bias else None
+    assert is_quick(x, w)
+    with QuickInputGradient():
+        output = functional.conv2d(x, w, b, padding=1)
+    assert torch.equal(output, functional.conv2d(x, w, b, padding=1))
+    cotangent = torch.randn(output.shape, generator=torch.Generator().manual_seed(2))
+    (found,) = grad(output, x, cotangent)
+    truth = functional.conv_transpose2d(cotangent.double(), w.double(), padding=1)
+    assert float((found - truth).norm() / truth.norm()) < 5e-6
+    assert found.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "options"),
+    [
+        (images(channels=128), weights(inputs=128), {}),
+        (images(), weights(outputs=128), {}),
+        (images(dtype=torch.float64), weights(dtype=torch.float64), {}),
+        (images(layout=torch.contiguous_format), weights(), {}),
+        (images().detach(), weights().requires_grad_(), {}),
+        (images(), weights(), {"stride": 2}),
+        (images(), weights(), {"padding": 0}),
+        (images(), weights(), {"padding": "same"}),
+        (images(), weights(), {"padding": 2, "dilation": 2}),
+        (images(channels=2 * WIDE), weights(2 * WIDE), {"groups": 2}),
+        (images(), weights(size=1), {"padding": 0}),
+        (images(num=63), weights(), {}),
+        (images(height=5, width=5), weights(), {}),
+    ],
+)
+def test_everything_else_is_left_to_torch(x, w, options):
+    assert not is_quick(x, w, **options)
+
+
+@pytest.mark.parametrize("size", [(4, 4), (2, 2)])
+def test_second_derivatives_in_the_input_are_those_of_torch(size):
+    x, w = images(64, WIDE, *size), weights()
+
+    def second():
+        (slope,) = grad(functional.conv2d(x, w, padding=1).sin().sum(), x, create_graph=True)
+        return grad(slope.square().sum(), x)[0]
+
+    with QuickInputGradient():
+        found = second()
+    truth = second()
+    assert float((found - truth).norm() / truth.norm()) < 2e-5
+
+
+def test_jacobians_of_a_wide_network_are_those_in_double_precision():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(3, WIDE, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(WIDE, WIDE, 3, padding=1), nn.ReLU(), nn.MaxPool2d(4)),
+        *(nn.Conv2d(WIDE, WIDE, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4 * WIDE, 3)),
+    )
+    data = (torch.randn(16, 3, 16, 16), torch.randint(3, (16,)))
+    single, double = (
+        sensitivity(sm.Problem(model, nn.CrossEntropyLoss(), data, dtype=dtype), frozenset({"input", "layers"}))
+        for dtype in (torch.float32, torch.float64)
+    )
+    pairs = [(single.input_gram, double.input_gram)]
+    pairs += [(one.gram, other.gram) for one, other in zip(single.layers, double.layers, strict=True)]
+    pairs += [(one.weight_norms, other.weight_norms) for one, other in zip(single.layers, double.layers, strict=True)]
+    assert len(pairs) == 9
+    for found, truth in pairs:
+        assert float((found - truth).norm() / truth.norm()) < 1e-5
