@@ -27,7 +27,7 @@ SHOWN: dict[str, Quantity] = {"Jacobian norm": NORM, "gap": gap}
     "A-F33",
     "penalising either Jacobian lowers Jacobian norm and gap",
     finding="both penalties lower Jacobian norm and gap, alike, towards the reference with the large learning rate",
-    minutes=4,
+    minutes=0.5,
 )
 def penalties(scale: Scale) -> Experiment:
     """A small constant learning rate with a penalty on the parameter or the input Jacobian; A Fig 33."""
