@@ -5,6 +5,7 @@ import torch
 
 from reference.cases import BY_NAME, random_block
 from spherometer import GaussNewton, Hessian, Preconditioned
+from spherometer.operators.curvature import NUM_ROUNDED, NUM_ROUNDED_TOGETHER
 
 CASES = [BY_NAME[name] for name in ("linear", "conv2d", "batch norm train", "layer norm", "attention")]
 
@@ -12,12 +13,12 @@ CASES = [BY_NAME[name] for name in ("linear", "conv2d", "batch norm train", "lay
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize("kind", [Hessian, GaussNewton])
 def test_rounding_is_the_difference_between_float32_and_float64(case, kind):
-    single = kind(case.problem(dtype=torch.float32))
-    model, data = single.problem.model, single.problem.data
-    double = kind(type(single.problem)(model, single.problem.loss, data, batchnorm=case.batchnorm, dtype=torch.float64))
+    whole = case.problem(dtype=torch.float32)
+    few = whole.sample(NUM_ROUNDED if whole.splittable else NUM_ROUNDED_TOGETHER)
+    single, double = kind(few), kind(few.in_dtype(torch.float64))
     size = float(torch.linalg.matrix_norm(double.dense(), 2))
     columns = torch.nn.functional.normalize(random_block(single.shape[0], 3), dim=0).float()
-    found = single.rounding(columns)
+    found = kind(whole).rounding(columns)
     for k, vector in enumerate(columns.T):
         truth = float(vector.double() @ (double @ vector.double()))
         error = abs(float(vector.double() @ (single @ vector).double()) - truth)

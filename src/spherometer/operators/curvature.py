@@ -25,6 +25,7 @@ from spherometer.problems.weights import flatten, unflatten
 
 NUM_WEIGHED = 8  # samples whose graph is weighed to plan the memory
 NUM_ROUNDED = 2  # samples on which float32 is held against float64; fewer average less out, say more and cost less
+NUM_ROUNDED_TOGETHER = 8  # the same where samples see one another: the batch statistics of two are degenerate
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class CurvatureOperator(Operator):
         """|v'A₃₂v − v'A₆₄v| on a few samples: what float32 does to the matrix itself."""
         if self.dtype == torch.float64:
             return None
-        sample = self.problem.sample(NUM_ROUNDED)
+        sample = self.problem.sample(NUM_ROUNDED if self.problem.splittable else NUM_ROUNDED_TOGETHER)
         double = sample.in_dtype(torch.float64)
         double.plans[type(self)] = Plan()  # a few samples fit: nothing to plan
         single, exact = (self.on(problem) @ columns.to(problem.precision) for problem in (sample, double))

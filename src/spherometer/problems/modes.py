@@ -74,10 +74,23 @@ def differentiating() -> Iterator[None]:
         yield
 
 
-def keeping_random_state(device: torch.device) -> AbstractContextManager[None]:
-    """The global streams of the CPU and of this device are outside where they were, whatever is drawn inside."""
-    kept: AbstractContextManager[None] = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
-    return kept
+@contextmanager
+def keeping_random_state(device: torch.device) -> Iterator[None]:
+    """The global streams of the CPU and of this device are outside where they were, whatever is drawn inside.
+
+    Not by `fork_rng`, which looks for accelerators at every call: a small training step would feel that.
+    """
+    streams = [torch.default_generator]
+    if device.type == "cuda":
+        streams.append(
+            torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+        )
+    states = [stream.get_state() for stream in streams]
+    try:
+        yield
+    finally:
+        for stream, state in zip(streams, states, strict=True):
+            stream.set_state(state)
 
 
 def seed_streams(seed: int, device: torch.device) -> None:

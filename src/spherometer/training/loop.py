@@ -18,13 +18,12 @@ from torch.optim import Optimizer
 
 from spherometer.estimators.randomness import child_stream
 from spherometer.problems import NonFiniteError
-from spherometer.problems.modes import seed_streams
+from spherometer.problems.modes import keeping_random_state, seed_streams
 from spherometer.training.averaging import IterateAverage
 from spherometer.training.objectives import Objective
 from spherometer.training.optim.marking import differentiate
 from spherometer.training.schedules import Schedule, constant
 from spherometer.training.stopping import StopRule
-from spherometer.training.streams import KeptStreams
 
 GOLDEN = 0x9E3779B97F4A7C15  # spreads neighbouring seeds
 Batch = tuple[Tensor, Tensor]
@@ -104,7 +103,7 @@ class Training:
         if place == 0 or self._factor is None:
             self._set_rates(self.schedule(epoch))
         ghosts = self._ghosts(epoch, place)
-        with KeptStreams(self.device):
+        with keeping_random_state(self.device):
             loss = float(self.optimizer.step(self._closure(ghosts)))  # type: ignore[arg-type]
         if not isfinite(loss):
             raise NonFiniteError(
