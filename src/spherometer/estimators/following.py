@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations_with_replacement
 
 import numpy as np
 import torch
@@ -236,9 +237,13 @@ def _corrected(before: Nearby, seen: _Seen, kept: int) -> tuple[Tensor, np.ndarr
 
 def _gram(parts: Sequence[Tensor]) -> np.ndarray:
     """All inner products of the rows of some tensors."""
-    upper = [[_inner(one, other) for other in parts[: index + 1]] for index, one in enumerate(parts)]
-    whole = [[upper[max(i, j)][min(i, j)] for j in range(len(parts))] for i in range(len(parts))]
-    return np.block([[block.T if j > i else block for j, block in enumerate(row)] for i, row in enumerate(whole)])
+    ends = np.cumsum([len(part) for part in parts])
+    places = [slice(end - len(part), end) for part, end in zip(parts, ends, strict=True)]
+    gram = np.empty((ends[-1], ends[-1]))
+    for (row, one), (column, other) in combinations_with_replacement(zip(places, parts, strict=True), 2):
+        gram[row, column] = _inner(one, other)
+        gram[column, row] = gram[row, column].T
+    return gram
 
 
 def _inner(one: Tensor, other: Tensor) -> np.ndarray:
