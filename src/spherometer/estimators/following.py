@@ -247,7 +247,7 @@ def _gram(parts: Sequence[Tensor]) -> np.ndarray:
 
 
 def _inner(one: Tensor, other: Tensor) -> np.ndarray:
-    """XY' of few long rows, in slices: one matrix product of such a shape is three times slower."""
+    """XY' of few long rows, in slices: one matrix product of such a shape is slower."""
     length = one.shape[1] // NUM_SLICES * NUM_SLICES
     first, second = (rows[:, :length].unflatten(1, (NUM_SLICES, -1)).transpose(0, 1) for rows in (one, other))
     rest = one[:, length:] @ other[:, length:].T
