@@ -9,6 +9,7 @@ import torch
 from optimiser_cases import KINDS, RADII, batch, closure_of, flat, gradient_by_hand, network
 from torch import nn
 from torch.nn import functional
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import spherometer as sm
 from reference.agreement import assert_close
@@ -274,6 +275,34 @@ def test_clipping_goes_into_a_hook_of_the_base():
     optimizer.base.register_step_pre_hook(lambda *_: nn.utils.clip_grad_norm_(model.parameters(), 1e-3) and None)
     optimizer.step(closure_of(optimizer, model, [data]))
     assert_close(flat(model.parameters()), expected, 1e-6)
+
+
+@every_kind
+def test_hooks_of_the_optimiser_itself_are_called(kind):
+    model, data, called = network(), batch(), []
+    optimizer = make(kind, model)
+    optimizer.step(closure_of(optimizer, model, [data]))
+    hooks = [
+        optimizer.register_step_pre_hook(lambda *_: called.append("before")),
+        optimizer.register_step_post_hook(lambda *_: called.append("after")),
+        register_optimizer_step_pre_hook(lambda who, *_: called.append("before all") if who is optimizer else None),
+        register_optimizer_step_post_hook(lambda who, *_: called.append("after all") if who is optimizer else None),
+    ]
+    for hook in hooks:
+        optimizer.step(closure_of(optimizer, model, [data]))
+        hook.remove()
+    optimizer.step(closure_of(optimizer, model, [data]))
+    assert [called.count(each) for each in ("before", "after", "before all", "after all")] == [1, 2, 3, 4]
+
+
+@every_kind
+def test_the_profiler_sees_its_steps(kind):
+    model, data = network(), batch()
+    optimizer = make(kind, model)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        optimizer.step(closure_of(optimizer, model, [data]))
+    labels = {event.key for event in profile.key_averages()}
+    assert {f"Optimizer.step#{kind}.step", "Optimizer.step#SGD.step"} <= labels
 
 
 @every_kind

@@ -51,14 +51,18 @@ def uncompiled(model: nn.Module | None) -> AbstractContextManager[None]:
 
     `None` is a model that is not known.
     """
-    if model is not None and not any(map(_is_compiled, model.modules())):
+    if model is not None and not _is_compiled(model):
         return nullcontext()
     stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
     return stance
 
 
 def _is_compiled(module: nn.Module) -> bool:
-    return "_orig_mod" in module._modules or module._compiled_call_impl is not None
+    """In whole or in part; by recursion, since `modules()` takes as long as a small layer."""
+    children = module._modules
+    if module._compiled_call_impl is not None or "_orig_mod" in children:
+        return True
+    return any(child is not None and _is_compiled(child) for child in children.values())
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from spherometer.estimators.randomness import unit_vector
 from spherometer.problems.modes import uncompiled
 from spherometer.training.arguments import not_negative, num_logits
 from spherometer.training.optim.marking import hearing
@@ -17,27 +16,31 @@ from spherometer.training.optim.two_pass import Ascent, Closure, TwoPass, total_
 
 
 class _RandomLogit:
-    """u'z of one step: u is uniform on the sphere, drawn once, the same for all samples and micro-batches."""
+    """g'z of one step: g is Gaussian, drawn once, the same for all samples and micro-batches; u = g/‖g‖ is uniform.
+
+    The way up is divided by its own norm, so that the length of g does not matter there.
+    """
 
     def __init__(self, generator: torch.Generator, weights: Sequence[Tensor]) -> None:
         self._generator, self._weights = generator, weights
-        self.direction: Tensor | None = None
+        self.direction = torch.empty(0)
         self.gradients: Sequence[Tensor | None] = ()
         self.num_samples = 0
 
     def collect(self, outputs: Tensor) -> Tensor:
-        """Add ∇θ Σ u'z over these samples; the loss gets a copy of z that leads nowhere, so its backward is free."""
-        u = self._draw(outputs)
-        found = torch.autograd.grad(outputs, self._weights, u.expand_as(outputs), retain_graph=True, allow_unused=True)
+        """Add ∇θ Σ g'z over these samples; the loss gets a copy of z that leads nowhere, so its backward is free."""
+        g = self._draw(outputs)
+        found = torch.autograd.grad(outputs, self._weights, g.expand_as(outputs), retain_graph=True, allow_unused=True)
         self.gradients = list(map(_sum, self.gradients, found)) if self.gradients else found
         self.num_samples += outputs.numel() // outputs.shape[-1]
         return outputs.detach().requires_grad_()
 
     def tilt(self, strength: float) -> Callable[[Tensor], Tensor]:
         """Add `strength`·⟨u'z⟩ to whatever loss is made of z, by its gradient."""
+        factor = strength / (self.num_samples * float(torch.linalg.vector_norm(self.direction)))
 
         def mark(outputs: Tensor) -> Tensor:
-            push = self._draw(outputs) * (strength / self.num_samples)
+            push = self._draw(outputs) * factor
             marked = outputs.view_as(outputs)
             marked.register_hook(lambda gradient: gradient + push)
             return marked
@@ -46,8 +49,8 @@ class _RandomLogit:
 
     def _draw(self, outputs: Tensor) -> Tensor:
         num = num_logits(outputs)
-        if self.direction is None:
-            self.direction = unit_vector(num, dtype=torch.float64, stream=self._generator)
+        if not self.num_samples:
+            self.direction = torch.randn(num, dtype=torch.float64, generator=self._generator)
         if len(self.direction) != num:
             raise ValueError(f"expected {len(self.direction)} logits as in the first call of this step, got {num}")
         return self.direction.to(outputs)
@@ -58,7 +61,7 @@ def _sum(old: Tensor | None, new: Tensor | None) -> Tensor | None:
 
 
 def _collect(optimizer: TwoPass, closure: Closure, weights: Sequence[Tensor]) -> tuple[Tensor, _RandomLogit]:
-    """The loss at θ and ∇θ Σ u'z, from one run of the closure; what is compiled keeps no graph for its own backward."""
+    """The loss at θ and ∇θ Σ g'z, from one run of the closure; what is compiled keeps no graph for its own backward."""
     random = _RandomLogit(optimizer.generator, weights)
     with hearing(random.collect, gradient_wanted=False), uncompiled(optimizer.model):
         loss = closure()

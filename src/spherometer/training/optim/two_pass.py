@@ -7,18 +7,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from spherometer.training.arguments import not_negative
 from spherometer.training.optim.marking import hearing
 from spherometer.training.statistics import frozen_statistics
 
 Closure = Callable[[], Tensor]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,17 @@ class TwoPass(Optimizer, ABC):
             scaler.step(self.base)
         return ascent.loss
 
+    @staticmethod
+    def profile_hook_step(func: Callable[P, R]) -> Callable[P, R]:
+        """As in `torch.optim.Optimizer`, which wraps `step`, but at no cost while nobody hooks into it or profiles."""
+        watched = Optimizer.profile_hook_step(func)
+
+        @wraps(func)
+        def step(*args: P.args, **options: P.kwargs) -> R:
+            return (watched if _is_watched(cast(Optimizer, args[0])) else func)(*args, **options)
+
+        return step
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As in `torch.optim.Optimizer`; a group without its own `rho` takes the default."""
         if "base" in self.__dict__:
@@ -154,7 +169,7 @@ def _climbed(weights: Sequence[Tensor], radii: Sequence[float], ascent: Ascent) 
             ]
             if factor > 0 and moves:
                 moved, directions = zip(*moves, strict=True)
-                kept.append((moved, [weight.clone() for weight in moved]))
+                kept.append((moved, torch._foreach_clone(moved)))
                 torch._foreach_add_(moved, directions, alpha=factor)
         yield
     finally:
@@ -177,7 +192,18 @@ def total_norm(tensors: Sequence[Tensor | None]) -> Tensor:
     if not present:
         return torch.zeros(())
     norms = torch._foreach_norm(present)
-    return torch.linalg.vector_norm(torch.stack([norm.to(norms[0]) for norm in norms]))
+    device = norms[0].device
+    return torch.linalg.vector_norm(torch.stack([n if n.device == device else n.to(device) for n in norms]))
+
+
+def _is_watched(optimizer: Optimizer) -> bool:
+    registers = (
+        optimizer._optimizer_step_pre_hooks,
+        optimizer._optimizer_step_post_hooks,
+        _global_optimizer_pre_hooks,
+        _global_optimizer_post_hooks,
+    )
+    return any(registers) or torch.autograd._profiler_enabled()
 
 
 def _valid_radius(rho: float) -> float:
