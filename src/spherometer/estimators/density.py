@@ -11,7 +11,7 @@ from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
 from spherometer.estimators.basis import Basis
-from spherometer.estimators.matrices import MatrixLike, SymmetricMatrix
+from spherometer.estimators.matrices import MatrixLike, SymmetricMatrix, smallest_form
 from spherometer.estimators.randomness import child_stream, rademacher
 from spherometer.estimators.samples import student_factor
 from spherometer.values import Estimate
@@ -25,7 +25,8 @@ class SpectralDensity:
     f(A) / n.
 
     `nodes` and `weights` are (num_vectors, num_steps) in float64, nodes ascending, weights summing to one in each
-    row; where a Krylov space was exhausted early the row is filled up with nodes of weight zero.
+    row; where a Krylov space was exhausted early the row is filled up with nodes of weight zero. Directions of weights
+    that no sample sees (`CurvatureOperator.core`) are one more node, at zero.
 
     Example:
         >>> spectral_density(torch.diag(torch.arange(9.0)), num_vectors=2, num_steps=3)
@@ -111,7 +112,7 @@ def spectral_density(
     began = time.perf_counter()
     if num_vectors < 1 or num_steps < 1:
         raise ValueError(f"expected num_vectors >= 1 and num_steps >= 1, got {num_vectors} and {num_steps}")
-    matrix = SymmetricMatrix(operator)
+    matrix = smallest_form(operator)
     num_steps = min(num_steps, matrix.num_rows)
     chain_bytes = num_steps * matrix.num_rows * matrix.dtype.itemsize
     if chain_bytes > memory:
@@ -126,7 +127,18 @@ def spectral_density(
         probes = rademacher(matrix.num_rows, number, dtype=matrix.dtype, stream=stream).to(matrix.device)
         quadratures += _quadratures(matrix, probes, num_steps)
     nodes, weights = (torch.as_tensor(np.stack(rows)) for rows in zip(*quadratures, strict=True))
-    return SpectralDensity(nodes, weights, matrix.num_rows, matrix.products, time.perf_counter() - began)
+    nodes, weights = _with_zeros(nodes, weights, matrix.num_zeros / (matrix.num_rows + matrix.num_zeros))
+    num_rows = matrix.num_rows + matrix.num_zeros
+    return SpectralDensity(nodes, weights, num_rows, matrix.products, time.perf_counter() - began)
+
+
+def _with_zeros(nodes: Tensor, weights: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """One more node, for the eigenvalues that are known to be zero and take this share of all."""
+    if not share:
+        return nodes, weights
+    zeros = nodes.new_zeros(len(nodes), 1)
+    ascending, order = torch.cat([nodes, zeros], 1).sort(1)
+    return ascending, torch.cat([(1 - share) * weights, zeros + share], 1).gather(1, order)
 
 
 class _Chain:

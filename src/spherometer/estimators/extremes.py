@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from spherometer.estimators.accuracy import check_rtol
 from spherometer.estimators.krylov import Krylov
-from spherometer.estimators.matrices import MatrixLike, SymmetricMatrix
+from spherometer.estimators.matrices import MatrixLike, SymmetricMatrix, smallest_form
 from spherometer.estimators.randomness import child_stream, unit_vector
 from spherometer.estimators.search import Answer, Search, Which
 from spherometer.values import Estimate, Status
@@ -52,10 +54,20 @@ def eigenvalues(
         tensor([3., 2.], dtype=torch.float64)
     """
     began = time.perf_counter()
-    matrix = SymmetricMatrix(operator)
-    answer, search = searched(matrix, num, which, rtol=rtol, start=start, limit=max_products, memory=memory, seed=seed)
-    wanted = search.vectors(search.count if vectors is True else vectors) if vectors else None
+    matrix = smallest_form(operator, least=2 * num)
+    run = partial(searched, num=num, which=which, rtol=rtol, limit=max_products, memory=memory, seed=seed)
+    answer, search = run(matrix, start=None if start is None else _checked_block(start, matrix))
+    if matrix.num_zeros and not _beyond_zero(answer.values, num, which):
+        matrix = SymmetricMatrix(operator)
+        answer, search = run(matrix, start=None)
+    wanted = matrix.lift(search.vectors(search.count if vectors is True else vectors)) if vectors else None
     return estimate_of(answer, matrix, began, wanted)
+
+
+def _beyond_zero(values: np.ndarray, num: int, which: Which) -> bool:
+    """Whether eigenvalues at zero that were left out belong further in than these."""
+    high, low = which in ("largest", "both"), which in ("smallest", "both")
+    return not (high and values[num - 1] <= 0) and not (low and values[-num] >= 0)
 
 
 def searched(
@@ -69,7 +81,7 @@ def searched(
     memory: float,
     seed: int,
 ) -> tuple[Answer, Search]:
-    """A search that has come to its end, and what it found."""
+    """A search that has come to its end, and what it found; it starts from a block (n, k) of the matrix' vectors."""
     count = 2 * num if which == "both" else num
     limit = max(200, 30 * count) if limit is None else limit
     _check_options(matrix.num_rows, num, which, rtol, limit, count)
@@ -111,11 +123,10 @@ def _begin(search: Search, start: Tensor | None) -> None:
     """
     krylov, matrix = search.krylov, search.matrix
     if start is not None:
-        block = _checked_block(start, matrix.num_rows).to(dtype=matrix.dtype, device=matrix.device)
         mixed = (
-            search.num == 1 or block.shape[1] == 1
+            search.num == 1 or start.shape[1] == 1
         )  # with more of both, the check of the complement brings the randomness
-        for index, column in enumerate(block.T):
+        for index, column in enumerate(start.to(dtype=matrix.dtype, device=matrix.device).T):
             krylov.add(_mixed(column, krylov) if mixed and index == 0 else column)
         search.share_of_chance = None
     elif (
@@ -130,16 +141,16 @@ def _begin(search: Search, start: Tensor | None) -> None:
     search.num_given = krylov.size
 
 
-def _checked_block(start: Tensor, num_rows: int) -> Tensor:
-    block = torch.as_tensor(start).detach()
+def _checked_block(start: Tensor, matrix: SymmetricMatrix) -> Tensor:
+    block, num_rows = torch.as_tensor(start).detach(), matrix.num_rows + matrix.num_zeros
     block = block[:, None] if block.ndim == 1 else block
-    if block.ndim != 2 or block.shape[0] != num_rows or not 1 <= block.shape[1] <= num_rows:
+    if block.ndim != 2 or block.shape[0] != num_rows or not 1 <= block.shape[1] <= matrix.num_rows:
         raise ValueError(
             f"expected start of shape ({num_rows},) or ({num_rows}, k), got {tuple(torch.as_tensor(start).shape)}"
         )
     if not bool(torch.isfinite(block).all()):
         raise ValueError("expected a finite start, got inf or nan in it: leave start out")
-    return block
+    return matrix.drop(block)
 
 
 def _mixed(vector: Tensor, krylov: Krylov) -> Tensor:

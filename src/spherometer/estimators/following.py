@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 
 from spherometer.estimators.extremes import estimate_of, searched
 from spherometer.estimators.krylov import Krylov
-from spherometer.estimators.matrices import Complement, MatrixLike, SymmetricMatrix
+from spherometer.estimators.matrices import Complement, MatrixLike, SymmetricMatrix, smallest_form
 from spherometer.estimators.randomness import child_stream, unit_vector
 from spherometer.estimators.search import FEW_ROWS, RISK, UNRESOLVED, Answer, Search
 from spherometer.estimators.unseen import least_mass, surely_seen
@@ -50,6 +50,7 @@ class Nearby:
         rounding: what the arithmetic does to the eigenvalue, relative to it, as last measured.
         change: of the largest eigenvalue at the last call, relative to it.
         pace: what another may gain on it from call to call: as much as that change has lately changed.
+        frame: stands for the coordinates of the vectors.
     """
 
     vectors: Tensor
@@ -61,6 +62,7 @@ class Nearby:
     rounding: float | None = None
     change: float = 0.0
     pace: float = GROWTH
+    frame: float = SymmetricMatrix.frame
 
     @classmethod
     def unknown(cls, vectors: Tensor) -> Nearby:
@@ -94,23 +96,39 @@ def follow(
         >>> for matrix in matrices:
         ...     estimate, nearby = follow(matrix, nearby)
     """
+    estimate, known = _estimated(smallest_form(operator), nearby, rtol, memory, seed)
+    if float(torch.as_tensor(estimate.value)) > 0 or known.frame == SymmetricMatrix.frame:
+        return estimate, known
+    return _estimated(SymmetricMatrix(operator), None, rtol, memory, seed)  # what the core does without is larger
+
+
+def _estimated(
+    matrix: SymmetricMatrix, nearby: Nearby | None, rtol: float, memory: float, seed: int
+) -> tuple[Estimate, Nearby]:
     began = time.perf_counter()
-    matrix = SymmetricMatrix(operator)
     kept = int(np.clip(memory / (6 * matrix.num_rows * matrix.dtype.itemsize), 3, KEPT))
-    known = nearby if nearby is not None and len(nearby.vectors) == matrix.num_rows else None
+    known = _in_coordinates(matrix, nearby)
     if known is not None and _worth_following(known):
         condition = f"followed: a bound if no other eigenvalue has gained more than {100 * known.pace:.2g} % on it"
         answer, vector, known = _followed(matrix, known, rtol, kept, seed)
         if answer is not None:
-            return replace(estimate_of(answer, matrix, began, vector), note=condition), known
+            return replace(estimate_of(answer, matrix, began, matrix.lift(vector)), note=condition), known
     start = None if known is None else known.vectors[:, :3]
     answer, search = searched(matrix, rtol=rtol, start=start, memory=memory, seed=seed)
     seen = _all_around(search, kept)
-    estimate = estimate_of(answer, matrix, began, seen.basis[:1].T.clone())
+    estimate = estimate_of(answer, matrix, began, matrix.lift(seen.basis[:1].T.clone()))
     if known is not None and _worth_following(known) and seen.values[0] > 0:
         return estimate, _renewed(known, seen, kept)
     values = torch.tensor(seen.values)
-    return estimate, Nearby(seen.basis.T, values, torch.diag(values), float(seen.values[0]))
+    return estimate, Nearby(seen.basis.T, values, torch.diag(values), float(seen.values[0]), frame=matrix.frame)
+
+
+def _in_coordinates(matrix: SymmetricMatrix, nearby: Nearby | None) -> Nearby | None:
+    """What is known in the coordinates of this matrix; vectors of the whole operator without values are turned."""
+    if nearby is None or (nearby.frame == matrix.frame and len(nearby.vectors) == matrix.num_rows):
+        return nearby
+    whole = nearby.frame == SymmetricMatrix.frame and len(nearby.vectors) == matrix.num_rows + matrix.num_zeros
+    return replace(Nearby.unknown(matrix.drop(nearby.vectors)), frame=matrix.frame) if whole else None
 
 
 def _followed(

@@ -17,8 +17,9 @@ class MatrixLike(Protocol):
     """All that is asked of an operator: a shape, and a product with a vector or a block of columns.
 
     It may also have `dtype`, `device` and `symmetric`, and these methods, which make estimates cheaper or more
-    honest: `start()` a likely start vector, `rounding(columns)` the errors of v'Av due to the arithmetic,
-    `exact_trace()`, `exact_diagonal()`, and `trace_samples(number, draw)` if `knows_samples`.
+    honest: `start()` a likely start vector, `rounding(columns)` the errors of v'Av due to the arithmetic, `core()` a
+    smaller matrix with the same eigenvalues but for zeros, `exact_trace()`, `exact_diagonal()`, and
+    `trace_samples(number, draw)` if `knows_samples`.
     """
 
     @property
@@ -35,6 +36,9 @@ class SymmetricMatrix:
         >>> matrix.apply(torch.ones(3, 2)).sum(), matrix.products
         (tensor(6.), 2)
     """
+
+    num_zeros = 0  # eigenvalues of the operator that the matrix does without
+    frame = 0.0  # stands for the coordinates of its vectors
 
     def __init__(self, operator: MatrixLike) -> None:
         self.num_rows = _checked_size(operator)
@@ -79,6 +83,14 @@ class SymmetricMatrix:
         """The part of a vector in the space the matrix acts on: all of it."""
         return vector
 
+    def lift(self, columns: Tensor) -> Tensor:
+        """Vectors of the operator from vectors of the matrix."""
+        return columns
+
+    def drop(self, columns: Tensor) -> Tensor:
+        """Vectors of the matrix from vectors of the operator."""
+        return columns
+
     def start(self) -> Tensor | None:
         """The operator's own idea of a vector along the top eigenvectors (for a Hessian: the gradient), if it has
         one.
@@ -90,6 +102,10 @@ class SymmetricMatrix:
         """The errors (k,) of v'Av due to the operator's arithmetic for unit columns (n, k): zero if it knows none."""
         errors = self._ask("rounding", columns)
         return np.zeros(columns.shape[1]) if errors is None else np.abs(torch.as_tensor(errors).cpu().double().numpy())
+
+    def core(self) -> Any:
+        """A smaller matrix with the same eigenvalues but for zeros, if the operator knows one."""
+        return self._ask("core")
 
     def exact_trace(self) -> float | None:
         """The trace without any product, if the operator knows a way."""
@@ -118,6 +134,34 @@ class SymmetricMatrix:
     def _ask(self, question: str, *arguments: Any) -> Any:
         answer: Callable[..., Any] | None = getattr(self._operator, question, None)
         return answer(*arguments) if callable(answer) else None
+
+
+class CoreMatrix(SymmetricMatrix):
+    """The core of an operator, which has all its eigenvalues but zeros.
+
+    Example:
+        >>> matrix = smallest_form(Hessian(problem))
+        >>> matrix.lift(torch.ones(matrix.num_rows, 1))
+    """
+
+    def __init__(self, core: Any, num_rows: int) -> None:
+        super().__init__(core)
+        self.num_zeros, self.frame = num_rows - self.num_rows, core.frame
+
+    def lift(self, columns: Tensor) -> Tensor:
+        """Vectors of the operator from those of its core."""
+        return self._operator.lift(columns)  # type: ignore[attr-defined]
+
+    def drop(self, columns: Tensor) -> Tensor:
+        """The part of the operator's vectors that its core acts on."""
+        return self._operator.drop(columns)  # type: ignore[attr-defined]
+
+
+def smallest_form(operator: MatrixLike, *, least: int = 1) -> SymmetricMatrix:
+    """The core of the operator if it has one with at least so many rows, else all of it."""
+    matrix = SymmetricMatrix(operator)
+    core = matrix.core()
+    return matrix if core is None or core.shape[0] < least else CoreMatrix(core, matrix.num_rows)
 
 
 class Complement:

@@ -159,7 +159,7 @@ class Bench:
             return found
         several = key if num == 1 else f"{num} {key}"
         known = self.starts.get(several, self.nearby.get(key, self.starts.get(key)))
-        start = None if known is None else known.vectors[:, : num + 2]
+        start = None if known is None or known.frame else known.vectors[:, : num + 2]
         found = eigenvalues(
             matrix, num=num, which=which, rtol=rtol, start=start, vectors=num + 2, memory=memory, seed=self.seed
         )

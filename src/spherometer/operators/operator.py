@@ -12,8 +12,8 @@ from torch import Tensor
 class Operator(ABC):
     """A matrix known only by its action; a subclass writes `_apply`, callers write `A @ v`.
 
-    The optional answers (`start`, `rounding`, `exact_trace`, `exact_diagonal`) let an estimator use what an operator
-    happens to know; None means that it knows nothing.
+    The optional answers (`start`, `rounding`, `core`, `exact_trace`, `exact_diagonal`) let an estimator use what an
+    operator happens to know; None means that it knows nothing.
     """
 
     symmetric: bool = True
@@ -47,6 +47,12 @@ class Operator(ABC):
     def rounding(self, columns: Tensor) -> Tensor | None:  # noqa: ARG002
         """Absolute error (k,) of v'Av that the arithmetic of this dtype makes, for unit columns v of a block (n, k),
         when it is known.
+        """
+        return None
+
+    def core(self) -> Operator | None:
+        """A smaller matrix C with A = UCU' and U'U = I, which has `lift(c)` = Uc, `drop(v)` = U'v and a number `frame`
+        that stands for U; when there is one.
         """
         return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ from spherometer.problems.trial import halves_agree, refuse_unusable
 from spherometer.problems.weights import flatten, selected_names, unflatten
 
 Forward = Callable[[nn.Module, Any], tuple[Any, Any]]
+Variant = TypeVar("Variant", bound="Problem")
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,16 +145,16 @@ class Problem:
 
     def restricted(self, data: Any) -> Problem:
         """The same problem on other data, or on some of its own; what was found out about it is kept."""
-        return self._derived(data=data, plans=self.plans)
+        return self.derived(type(self), data=data, plans=self.plans)
 
     def alone(self, number: int, batch: Any, *, memory: float) -> Problem:
         """The problem of one of its batches, which keeps the dropout masks of its number."""
         dropout = None if self.dropout is None else self.dropout + number
-        return self._derived(data=[batch], memory=memory, dropout=dropout, plans={})
+        return self.derived(type(self), data=[batch], memory=memory, dropout=dropout, plans={})
 
     def in_dtype(self, dtype: torch.dtype) -> Problem:
         """The same problem in another precision."""
-        return self._derived(dtype=dtype, plans={})
+        return self.derived(type(self), dtype=dtype, plans={})
 
     def sample(self, num: int) -> Problem:
         """The same problem on the first `num` samples of the first batch, for cheap trials."""
@@ -254,9 +255,9 @@ class Problem:
         pieces = vector.split([shape.numel() for shape in self.shapes.values()])
         return {name: piece.view(shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
 
-    def _derived(self, **changes: Any) -> Problem:
+    def derived(self, kind: type[Variant], **changes: Any) -> Variant:
         """A variant that need not be tried out again."""
-        twin = object.__new__(Problem)
+        twin = object.__new__(kind)
         kept = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         learned = {"splittable": self.splittable, "names": self.names}
         twin.__dict__.update(kept | learned | changes | {"_seen": {}})
