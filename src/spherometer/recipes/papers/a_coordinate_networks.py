@@ -78,7 +78,7 @@ def coordinate_fits(scale: Scale) -> Experiment:
     "A-T1",
     "Gaussian coordinate networks: the smoother one is sharper",
     finding="low-frequency start: smaller Jacobian norm and first layer, but larger sharpness",
-    minutes=4,
+    minutes=1,
 )
 def coordinate_table(scale: Scale, *, activation: str = "gaussian") -> Experiment:
     """Jacobian norm, sharpness and first-layer norm from two starts; A Tables 1 and 2, 5.3 item 10."""

@@ -19,7 +19,7 @@ SMALL, LARGE = {"scale": SCALES[0]}, {"scale": SCALES[-1]}
     "A-F30",
     "smaller inputs: more growth of the Jacobian, less sharpening",
     finding="smaller scale: more growth of the Jacobian norm but less sharpening; larger scale: larger features",
-    minutes=4,
+    minutes=1,
 )
 def input_scale(scale: Scale, *, activation: str = "relu") -> Experiment:
     """GD on standardised inputs times 0.5, 1 and 1.5: loss, sharpness and Jacobian norm; A C.2, 5.3 item 3."""
@@ -127,6 +127,6 @@ variant(
     "A-F31",
     input_scale,
     "smaller inputs: more growth of the Jacobian, less sharpening; with tanh",
-    minutes=3,
+    minutes=1,
     activation="tanh",
 )

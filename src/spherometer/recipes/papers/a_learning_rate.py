@@ -30,7 +30,7 @@ STOP = {"cifar10": 0.01, "cifar100": 0.02}  # the mean of ten training losses, L
     "A-F3",
     "a larger learning rate ends flatter and smoother",
     finding="larger learning rate, smaller sharpness, Jacobian norm and gap",
-    minutes=6,
+    minutes=1,
 )
 def learning_rate(scale: Scale, *, network: str = "resnet18", data: str = "cifar10") -> Experiment:
     """Learning rate on the x axis, a line for each batch size, where the training loss is below 0.01; A B.2."""
@@ -55,7 +55,7 @@ def learning_rate(scale: Scale, *, network: str = "resnet18", data: str = "cifar
     "A-F4",
     "a larger batch ends sharper and rougher",
     finding="larger batch, larger sharpness, Jacobian norm and gap; at the largest rate the norm of ResNet18 falls",
-    minutes=6,
+    minutes=1,
 )
 def batch_size(scale: Scale, *, network: str = "resnet18", data: str = "cifar10") -> Experiment:
     """Batch size on the x axis, a line for each learning rate, from the runs of A-F3; A B.2."""

@@ -60,7 +60,7 @@ CLOSE = 0.25  # "‖G‖ ≈ ‖H‖": within this of ln ‖G‖/‖H‖, on ave
     "A-F5",
     "regularisers smooth the map, only SAM flattens the loss",
     finding="all techniques lower Jacobian norm and gap at least at first; only SAM lowers the sharpness",
-    minutes=6,
+    minutes=14,
 )
 def regularisers(scale: Scale) -> Experiment:
     """Strength of each technique on the x axis, a line for each learning rate: gap, Jacobian norm, sharpness; A Fig 5.
@@ -83,7 +83,7 @@ def regularisers(scale: Scale) -> Experiment:
     "A-F20",
     "the gap follows the Jacobian norm more than the sharpness",
     finding="corr(J, gap) > corr(H, gap); ‖G‖ near ‖H‖; under SAM the Jacobian norm falls with the sharpness",
-    minutes=6,
+    minutes=1,
 )
 def correlations(scale: Scale, *, network: str = "vgg11", data: str = "cifar10", batchnorm: bool = False) -> Experiment:
     """All six panels for each technique, and how gap, Jacobian norm and sharpness go together; A B.3."""
@@ -315,6 +315,7 @@ for number, (data, network, batchnorm) in enumerate(
             correlations,
             "the gap follows the Jacobian norm more than the sharpness: "
             f"{NAMES[network]} {'with' if batchnorm else 'without'} batch norm, {NAMES[data]}",
+            minutes=14 if number == 23 else None,  # which has the runs of A-F5
             network=network,
             data=data,
             batchnorm=batchnorm,

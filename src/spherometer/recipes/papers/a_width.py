@@ -22,7 +22,7 @@ STILL = 0.01  # a linearised network's λ₁ moves by no more than its accuracy
     "A-S5",
     "wide networks sharpen less, linearised ones not at all",
     finding="the wider, the less the sharpness rises; models that are linear in their weights keep it",
-    minutes=3,
+    minutes=10,
 )
 def width(scale: Scale) -> Experiment:
     """GD on half the squared error: how far the sharpness rises, for networks and their linearisations; 5.3 item 9."""

@@ -168,19 +168,20 @@ SAME = "‖H‖ proportional to ⟨λ⁽¹⁾⟩‖⟨J⟩1̂‖²"
 EASY = "proportional too; on MNIST the sharpness never reaches 2/η"
 BY_BATCH = "proportional, with a larger constant for smaller batches"
 DEEPER = {"smoke": ((0, 20), (10, 20)), "laptop": ((0, 500), (250, 500)), "paper": ((0, 1000), (500, 1000))}
-for name, where, finding, network, learning_rates, batch_sizes in (
-    ("C-F16", "in a deeper network", SAME, "vgg11", (0.04, 0.08), ()),
-    ("C-F17", "in a residual network", SAME, "resnet20", (0.04,), (128,)),
-    ("C-F18", "at every batch size", BY_BATCH, "cnn6", (0.04,), (512, 128, 32)),
-    ("C-F19", "over long training", BY_BATCH, "vgg11", (0.04,), (512, 128, 32)),
-    ("C-F20", "with a hundred classes", BY_BATCH, "vgg11-cifar100", (0.1,), (128, 64, 32)),
-    ("C-F21", "on an easy task", EASY, "fcn3", (0.02, 0.04, 0.08), ()),
+for name, minutes, where, finding, network, learning_rates, batch_sizes in (
+    ("C-F16", 1, "in a deeper network", SAME, "vgg11", (0.04, 0.08), ()),
+    ("C-F17", 3, "in a residual network", SAME, "resnet20", (0.04,), (128,)),
+    ("C-F18", 2, "at every batch size", BY_BATCH, "cnn6", (0.04,), (512, 128, 32)),
+    ("C-F19", 2, "over long training", BY_BATCH, "vgg11", (0.04,), (512, 128, 32)),
+    ("C-F20", 5, "with a hundred classes", BY_BATCH, "vgg11-cifar100", (0.1,), (128, 64, 32)),
+    ("C-F21", 3, "on an easy task", EASY, "fcn3", (0.02, 0.04, 0.08), ()),
 ):
     variant(
         name,
         proportional,
         f"{FOLLOWS} {where}",
         finding=finding,
+        minutes=minutes,
         source=name,
         network=network,
         learning_rates=learning_rates,

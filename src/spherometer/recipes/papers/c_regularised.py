@@ -28,7 +28,7 @@ REGULARISED: Any = partial(plateau, name=ONES, squared=True)
     "C-F22",
     "larger steps regularise the Jacobian",
     finding="larger learning rate, smaller ‖⟨J⟩1̂‖² in the active regularisation period",
-    minutes=7,
+    minutes=1,
 )
 def regularised(
     scale: Scale,
@@ -160,6 +160,7 @@ variant(
     "C-F23",
     regularised,
     f"{STEPS} and keep the sharpness at 2/η",
+    minutes=7,
     source="C-F23",
     network="cnn6",
     learning_rates=(0.02, 0.04, 0.08),
@@ -169,6 +170,7 @@ variant(
     regularised,
     "smaller batches regularise the Jacobian, large ones as little as all",
     finding="B = 512 ≈ GD; smaller batches lower",
+    minutes=2,
     source="C-F24",
     learning_rates=(0.04,),
     batch_sizes=(50_000, 512, 32),
@@ -178,6 +180,7 @@ variant(
     regularised,
     "smaller batches regularise the Jacobian with a hundred classes",
     finding="smaller batch, smaller ‖⟨J⟩1̂‖² in the active regularisation period",
+    minutes=5,
     source="C-F25",
     network="vgg11-cifar100",
     learning_rates=(0.1,),

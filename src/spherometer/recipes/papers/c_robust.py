@@ -63,7 +63,7 @@ def defended_run(scale: Scale, model: str, row: Row, seed: int) -> Run:
     "C-T7",
     "EJR raises the robustness of adversarial training",
     finding="AT-EJR and TRADES-EJR withstand PGD-20 and AutoAttack better than AT and TRADES",
-    minutes=8,
+    minutes=2,
 )
 def robustness(scale: Scale, *, chosen: bool = False) -> Experiment:
     """Standard, PGD-20 and AutoAttack accuracy over ρ and β; C Table 7, and its best rows in C Table 2."""

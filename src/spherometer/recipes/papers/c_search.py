@@ -41,7 +41,7 @@ WIDE_SEEDS = {"smoke": 1, "laptop": 3, "paper": 3}
     "C-T5",
     "EJR improves on its baseline over strengths, rates and lengths",
     finding="SimpleCNN +4 .. +11 points; WRN-28-10 best at ρ = 2 (CIFAR-10) and 4-5 (CIFAR-100)",
-    minutes=8,
+    minutes=3,
 )
 def search_table(scale: Scale) -> Experiment:
     """SimpleCNN over rates with EJR, WRN-28-10 over radii of efficient EJR at two lengths; C Table 5, C-e10, C-e11."""

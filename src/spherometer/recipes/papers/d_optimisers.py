@@ -178,5 +178,6 @@ variant(
     "Adam finds sharper solutions that generalise better, ten classes",
     finding="Adam's solution is sharper, has larger weights and a better validation accuracy",
     data="cifar10",
+    minutes=1,
     source="D-F7",
 )

@@ -56,7 +56,7 @@ def weight_decay(scale: Scale, *, network: str = "softmax-regression", source: s
     "D-F8",
     "with batch norm in eval mode the regularised network is far sharper",
     finding="λ₁ about 1000 times and Tr(H²)/P about 5·10⁶ times as large when regularised (D-e13, D-e16)",
-    minutes=10,
+    minutes=2,
 )
 def eval_mode(scale: Scale) -> Experiment:
     """The runs of D-F5 with and without L2, measured with running statistics and with those of the batch; gap G18."""
@@ -261,7 +261,7 @@ for number, (network, words, minutes, finding) in enumerate(
         ("mlp-10-100", "a perceptron", 9, "λ₁ rises with L2; the smallest gap goes with the largest λ₁"),
         ("all-cnn-c", "All-CNN-C", 6, "the most L2 has the largest λ₁ and the smallest gap"),
         ("preresnet164", "PreResNet-164", 10, "λ₁ and test accuracy rise with L2; λ₁ exceeds 2/α of the first rate"),
-        ("wrn-28-10-bias", "WRN-28x10", 10, "λ₁ and validation accuracy rise with L2, batch norm in training mode"),
+        ("wrn-28-10-bias", "WRN-28x10", 5, "λ₁ and validation accuracy rise with L2, batch norm in training mode"),
     ],
     start=2,
 ):
