@@ -37,7 +37,7 @@ class Course:
     learning_rate: float
     steps: int
     every: int
-    peers_every: int  # tracked steps between two turns of the slow tools
+    truth_every: int  # tracked steps between two answers in float64
 
 
 @dataclass
@@ -88,7 +88,7 @@ def _begin(course: Course) -> tuple[nn.Module, torch.optim.Optimizer, sm.Problem
 
 
 def _followed(course: Course) -> tuple[list[list[str]], str]:
-    """All tools at the same weights; the slow ones and the float64 truth at some of the tracked steps only."""
+    """All tools at the same weights, and at some of them the truth in float64."""
     model, optimizer, problem, descend = _begin(course)
     tracker = sm.Tracker(problem, ["sharpness"], every=course.every)
     tallies = {name: Tally() for name in ("tracker, warm", "spherometer, cold", "PyHessian")}
@@ -105,13 +105,12 @@ def _followed(course: Course) -> tuple[list[list[str]], str]:
         ours = Outcome(row.value or 0.0, row.products, row.error)
         if tracked <= WARM:
             continue
-        _note(tallies["tracker, warm"], seconds, ours, None)
-        if tracked % course.peers_every == 0:
-            truth = float(sm.eigenvalues(sm.Hessian(problem.in_dtype(torch.float64)), num=2, rtol=1e-4).value[0])
-            tallies["tracker, warm"].errors.append(abs(ours.value / truth - 1))
-            setting = Setting(course.name, model, sm.HalfSquaredError(), *problem.data, "")
-            _timed(tallies["spherometer, cold"], partial(_cold, problem, step), truth)
-            _timed(tallies["PyHessian"], partial(peers.pyhessian_eigenvalue, setting, step), truth)
+        truth = _truth(problem) if tracked % course.truth_every == 0 else None
+        setting = Setting(course.name, model, sm.HalfSquaredError(), *problem.data, "")
+        _note(tallies["tracker, warm"], seconds, ours, truth)
+        _timed(tallies["spherometer, cold"], partial(_cold, problem, step), truth)
+        _timed(tallies["PyHessian"], partial(peers.pyhessian_eigenvalue, setting, step), truth)
+        if truth is not None:
             console.print(f"  tracking {course.name}: step {step}, sharpness {truth:.4g}", style="dim")
     ratios = [row.value or 0.0 for row in tracker.series("stability_ratio")]
     edge = next((event.step for event in tracker.events if event.name == "edge of stability"), None)
@@ -123,12 +122,16 @@ def _followed(course: Course) -> tuple[list[list[str]], str]:
     return _rows(course.name, tallies), remark
 
 
+def _truth(problem: sm.Problem) -> float:
+    return float(sm.eigenvalues(sm.Hessian(problem.in_dtype(torch.float64)), num=2, rtol=1e-4).value[0])
+
+
 def _cold(problem: sm.Problem, seed: int) -> Outcome:
     found = sm.eigenvalues(sm.Hessian(problem), rtol=0.01, seed=seed)
     return Outcome(float(found.value[0]), found.products, float(found.error[0]))
 
 
-def _timed(tally: Tally, run: Callable[[], Outcome], truth: float) -> None:
+def _timed(tally: Tally, run: Callable[[], Outcome], truth: float | None) -> None:
     began = time.perf_counter()
     outcome = run()
     _note(tally, time.perf_counter() - began, outcome, truth)

@@ -161,6 +161,14 @@ def test_where_there_is_no_core(make):
     assert_close(sm.eigenvalues(matrix, rtol=1e-8).value, torch.linalg.eigvalsh(matrix.dense())[-1:], 1e-6)
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_gradients_switched_off_hide_nothing(mode):
+    hidden, matrix = sm.Hessian(REFUSED["a layer in front that is measured too"]()), sm.Hessian(problem())
+    with mode():
+        assert hidden.core() is None
+        assert_close(whole_of(matrix.core())[0], matrix.dense())
+
+
 def test_batches_that_see_themselves_have_no_core():
     model = network(first=[nn.Flatten(), nn.Linear(60, 8), nn.BatchNorm1d(8)])
     assert sm.Hessian(problem(model, batchnorm="train")).core() is None

@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from spherometer.operators.operator import Operator
 from spherometer.problems import Piece, Problem, State
 from spherometer.problems.batches import num_samples
+from spherometer.problems.modes import differentiating
 from spherometer.problems.weights import flatten, unflatten
 
 if TYPE_CHECKING:
@@ -141,6 +142,7 @@ class SpanOperator(Operator):
         return torch.stack(turned, 1)
 
 
+@differentiating()
 def span_operator(whole: CurvatureOperator) -> SpanOperator | None:
     """The matrix in the coordinates of its inputs' span, where a first layer is dense and that spares half the work."""
     problem = whole.problem
