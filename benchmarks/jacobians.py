@@ -39,7 +39,7 @@ def network_sensitivity(name: str) -> list[Row]:
     }
     wanted = {"layer by layer, full batch": "≥ 5"}
     network = f"{name}, {NUM} samples"
-    found = contest("NMLS", network, tools, truth=truth, repeats=2, targets=wanted)
+    found = contest("NMLS", network, tools, truth=truth, repeats=5, targets=wanted)
     ones = {"sample by sample": lambda seed: by_sample(given.model, few)}  # noqa: ARG005
     seconds = contest("NMLS", name, ones, truth=None)[0].seconds * NUM / NUM_ALONE
     label = f"sample by sample (from the time of {NUM_ALONE})"

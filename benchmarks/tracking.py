@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Callable
@@ -135,6 +136,7 @@ def _timed(tally: Tally, run: Callable[[], Outcome], truth: float | None) -> Non
     began = time.perf_counter()
     outcome = run()
     _note(tally, time.perf_counter() - began, outcome, truth)
+    gc.collect()  # what a tool leaves behind is not the next one's to clear away
 
 
 def _note(tally: Tally, seconds: float, outcome: Outcome, truth: float | None) -> None:

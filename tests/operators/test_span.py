@@ -146,6 +146,7 @@ REFUSED = {
     "a layer in front that is measured too": lambda: problem(network(first=TRAINED_NORM)),
     "a convolution in front": lambda: problem(network(first=IMAGES)),
     "too many samples": lambda: problem(data=samples(31)),
+    "a narrow layer": lambda: problem(nn.Sequential(nn.Flatten(), nn.Linear(60, 3)), samples(16)),
     "several batches": lambda: problem(data=[samples(6), samples(6)]),
     "a loader": lambda: problem(data=LOADER),
     "dropout masks": lambda: problem(dropout=0),

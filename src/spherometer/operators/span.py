@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 LEAST_SIZE = 100_000  # weights: below this size products are cheap
 LEAST_GAIN = 2  # inputs of the layer for each sample, and weights for each coordinate
+MOST_SAMPLES = 5  # for each output of the layer: with more, ten products do not pay for finding the span
+NUM_BLOCKS = 4  # of rows of a Gram matrix of which one half is wanted
 NUM_WATCHED = 2  # samples of the pass in which the layer's weight is watched
 
 
@@ -42,7 +44,7 @@ class Span:
     @classmethod
     def of(cls, inputs: Tensor) -> Span | None:
         """By Cholesky's way, LL' = xx'; copies of a sample are told apart by a part of rounding size."""
-        gram = (inputs @ inputs.T).double()
+        gram = _lower_gram(inputs)
         size = torch.finfo(inputs.dtype).eps * gram.diagonal().mean()
         for part in (0.0, 10.0, 100.0):
             factor, failed = torch.linalg.cholesky_ex(gram + part * size * torch.eye(len(gram)).to(gram))
@@ -59,6 +61,21 @@ class Span:
         """VQ' of V (h, d), the coordinates of its part in the span."""
         seen = (weight @ self.inputs.T).double()
         return torch.linalg.solve_triangular(self.factor.T, seen, upper=True, left=False).to(weight)
+
+
+def _lower_gram(rows: Tensor) -> Tensor:
+    """xx' in double precision, with zeros above its diagonal blocks.
+
+    Single precision will do for the products (its rounding is far below that of the matrix), but not what some
+    processors take for it.
+    """
+    coarse = rows.device.type != "cpu" or torch.get_float32_matmul_precision() != "highest"
+    rows = rows.double() if coarse else rows
+    gram = rows.new_zeros(len(rows), len(rows), dtype=torch.float64)
+    for part in torch.arange(len(rows)).chunk(NUM_BLOCKS):
+        start, stop = int(part[0]), int(part[-1]) + 1
+        gram[start:stop, :stop] = rows[start:stop] @ rows[:stop].T
+    return gram
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,8 +167,7 @@ def span_operator(whole: CurvatureOperator) -> SpanOperator | None:
     if layer is None:
         return None
     inputs = _inputs_of(whole, layer, next(problem.pieces()))
-    weight = whole.state.tensors[layer]
-    if inputs is None or len(inputs) * LEAST_GAIN > weight.shape[1]:
+    if inputs is None:
         return None
     kept = problem.plans.get(Span)
     if kept is None or kept.inputs.shape != inputs.shape or not torch.equal(kept.inputs, inputs):
@@ -168,12 +184,21 @@ def _dense_layer(whole: CurvatureOperator) -> str | None:
     if num is None or 2 * num * whole.plan.sample_bytes > problem.memory or not problem.splittable:
         return None
     for name, weight in zip(whole.state.names, whole.state.weights, strict=True):
-        coordinates = whole.shape[0] - weight.numel() + len(weight) * num
-        large = whole.shape[0] >= max(LEAST_SIZE, LEAST_GAIN * coordinates)
-        if large and weight.ndim == 2 and weight.shape[1] >= LEAST_GAIN * num:
+        if weight.ndim == 2 and _pays(whole, num, *weight.shape):
             piece = next(problem.sample(NUM_WATCHED).pieces())
             return name if _inputs_of(whole, name, piece, whole_pass=True) is not None else None
     return None
+
+
+def _pays(whole: CurvatureOperator, num: int, num_outputs: int, num_inputs: int) -> bool:
+    """Whether so many samples of a layer spare enough, and their span can be found within the memory."""
+    coordinates = whole.shape[0] - num_outputs * (num_inputs - num)
+    return (
+        whole.shape[0] >= max(LEAST_SIZE, LEAST_GAIN * coordinates)
+        and LEAST_GAIN * num <= num_inputs
+        and num <= MOST_SAMPLES * num_outputs
+        and 8 * num * (num_inputs + 3 * num) <= whole.problem.memory
+    )
 
 
 def _inputs_of(whole: CurvatureOperator, name: str, piece: Piece, *, whole_pass: bool = False) -> Tensor | None:

@@ -26,7 +26,7 @@ def measuring_mode(
     """
     modules = list(model.modules())
     with keeping_modes(model), ExitStack() as stack:
-        stack.enter_context(keeping_random_state(device))
+        stack.enter_context(KeptRandomState(device))
         stack.enter_context(torch.autocast(device.type, enabled=False))
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(uncompiled(model))
@@ -78,22 +78,28 @@ def differentiating() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def keeping_random_state(device: torch.device) -> Iterator[None]:
-    """The global streams of the CPU and of this device are outside where they were, whatever is drawn inside.
+class KeptRandomState:
+    """The global streams of the CPU and of a device are outside where they were, whatever is drawn inside.
 
-    Not by `fork_rng`, which looks for accelerators at every call: a small training step would feel that.
+    It may be entered again and again, but not inside itself. Not by `fork_rng`, which looks for accelerators at every
+    call: a small training step would feel that.
+
+    Example:
+        >>> with KeptRandomState(torch.device("cpu")):
+        ...     torch.rand(3)
     """
-    streams = [torch.default_generator]
-    if device.type == "cuda":
-        streams.append(
-            torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
-        )
-    states = [stream.get_state() for stream in streams]
-    try:
-        yield
-    finally:
-        for stream, state in zip(streams, states, strict=True):
+
+    def __init__(self, device: torch.device) -> None:
+        self._streams = [torch.default_generator]
+        if device.type == "cuda":
+            index = torch.cuda.current_device() if device.index is None else device.index
+            self._streams.append(torch.cuda.default_generators[index])
+
+    def __enter__(self) -> None:
+        self._states = [stream.get_state() for stream in self._streams]
+
+    def __exit__(self, *_: object) -> None:
+        for stream, state in zip(self._streams, self._states, strict=True):
             stream.set_state(state)
 
 

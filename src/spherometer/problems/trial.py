@@ -8,7 +8,7 @@ import torch
 
 from spherometer.problems.batches import num_samples, placed, take
 from spherometer.problems.losses import check_is_mean
-from spherometer.problems.modes import differentiating, keeping_random_state
+from spherometer.problems.modes import KeptRandomState, differentiating
 from spherometer.problems.pieces import NonFiniteError, Piece, State
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _first_piece(problem: Problem) -> Piece:
 
 
 def _refuse_random(problem: Problem, state: State, piece: Piece, once: float) -> None:
-    with keeping_random_state(problem.device):
+    with KeptRandomState(problem.device):
         for device in {torch.device("cpu"), problem.device}:
             torch.rand(1, device=device)  # another place in the random stream: only a random model can tell
         twice = float(problem.evaluate(state, piece).loss)

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from spherometer.estimators.randomness import child_stream
 from spherometer.problems import NonFiniteError
-from spherometer.problems.modes import keeping_random_state, seed_streams
+from spherometer.problems.modes import KeptRandomState, seed_streams
 from spherometer.training.averaging import IterateAverage
 from spherometer.training.objectives import Objective
 from spherometer.training.optim.marking import differentiate
@@ -84,6 +84,7 @@ class Training:
                 raise ValueError(f"expected {name} of at least 1, got {size}")
         self.steps_per_epoch = ceil(num / (self.batch_size or num))
         self.device = next(self.model.parameters()).device
+        self._random_state = KeptRandomState(self.device)
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self._order: tuple[int, Sequence[Tensor]] = (-1, ())
         self._factor: float | None = None
@@ -103,7 +104,7 @@ class Training:
         if place == 0 or self._factor is None:
             self._set_rates(self.schedule(epoch))
         ghosts = self._ghosts(epoch, place)
-        with keeping_random_state(self.device):
+        with self._random_state:
             loss = float(self.optimizer.step(self._closure(ghosts)))  # type: ignore[arg-type]
         if not isfinite(loss):
             raise NonFiniteError(

@@ -155,4 +155,4 @@ def _departures(scale: Scale) -> list[str]:
     ]
 
 
-variant("C-T2", robustness, "EJR raises the robustness of adversarial training: chosen rows", chosen=True, minutes=4)
+variant("C-T2", robustness, "EJR raises the robustness of adversarial training: chosen rows", chosen=True, minutes=0.5)
