@@ -99,7 +99,7 @@ class LiveProbe:
         overlaps = {
             key: float((self.starts[key].vectors[:, 0].to(known.vectors) @ known.vectors[:, 0]).abs())
             for key, known in bench.nearby.items()
-            if key in self.starts and len(self.starts[key].vectors) == len(known.vectors)
+            if key in self.starts and _comparable(self.starts[key], known)
         }
         self.starts = bench.nearby
         return {f"{self.prefix}{name}": estimate for name, estimate in found.items()}, overlaps
@@ -107,6 +107,10 @@ class LiveProbe:
     def spent(self, seconds: float) -> None:
         """A dear measurement, such as a search anew, is expected again for some time."""
         self.seconds = max(seconds, FADING * self.seconds)
+
+
+def _comparable(before: Nearby, after: Nearby) -> bool:
+    return before.frame == after.frame and len(before.vectors) == len(after.vectors)
 
 
 def refuse_twice(names: Sequence[str]) -> None:
