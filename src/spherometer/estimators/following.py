@@ -23,6 +23,7 @@ from spherometer.values import Estimate
 KEPT = 10  # vectors remembered: the outliers of a network are about as many as its classes
 GROWTH = 0.02  # what an eigenvalue may have gained on the largest since the last call, at least
 CALMING = 0.9  # of what it may have gained, from call to call, when the largest moves steadily
+FAR = 0.3  # residual of the last vectors, relative to the eigenvalue, at which they are of no use (met: up to 0.21)
 MOST_PRODUCTS = 10  # beyond this a full search is the better use of products
 NEAREST = 0.03  # least distance from the eigenvalue, relative to it, that a correction divides by
 LOOK_PRODUCTS = 8  # spent at most on a look for what was never seen
@@ -87,7 +88,8 @@ def follow(
     place of the strongest rival: one step of power iteration in the complement, which an eigenvalue of the size of the
     largest turns around within about eight calls. When the scout has seen something, and at the latest when the ceiling
     of the unseen comes near the top (after 9 to 33 calls), Lanczos looks into the complement. Where ten products do not
-    suffice, and where the top has fallen below what may be unseen, the search is a full one.
+    suffice, and where the top has fallen below what may be unseen, the search is a full one; where the last vectors are
+    no longer near any eigenvector, two products tell, and it begins from nothing.
 
     Sources: Davidson (1975); the update of M by what was multiplied: Powell's symmetric Broyden formula (1970).
 
@@ -111,7 +113,7 @@ def _estimated(
     if known is not None and _worth_following(known):
         condition = f"followed: a bound if no other eigenvalue has gained more than {100 * known.pace:.2g} % on it"
         answer, vector, known = _followed(matrix, known, rtol, kept, seed)
-        if answer is not None:
+        if answer is not None and known is not None:
             return replace(estimate_of(answer, matrix, began, matrix.lift(vector)), note=condition), known
     start = None if known is None else known.vectors[:, :3]
     answer, search = searched(matrix, rtol=rtol, start=start, memory=memory, seed=seed)
@@ -133,12 +135,14 @@ def _in_coordinates(matrix: SymmetricMatrix, nearby: Nearby | None) -> Nearby | 
 
 def _followed(
     matrix: SymmetricMatrix, known: Nearby, rtol: float, kept: int, seed: int
-) -> tuple[Answer | None, Tensor, Nearby]:
-    """The answer with its vector, if there is one, and what is known now."""
+) -> tuple[Answer | None, Tensor, Nearby | None]:
+    """The answer with its vector, if there is one, and what is known now: nothing, if the matrix is another one."""
     # Each call draws its own: what has no share in one random vector has some in the next.
     beyond, scout = (child_stream(seed, f"{purpose} {known.calls}") for purpose in ("beyond", "scout"))
     looked = _with_beyond(matrix, known, beyond)
     subspace = _Subspace(matrix, looked, rtol, newcomer=looked is not known)
+    if subspace.lengths[0] > FAR * abs(subspace.top):
+        return None, subspace.vector(), None
     answer, vector = subspace.run(), subspace.vector()
     if subspace.top <= 0:
         return None, vector, known
