@@ -118,7 +118,7 @@ def _departures(scale: Scale, network: str) -> list[str]:
     ]
 
 
-MINUTES = (("vgg11", (0.5, 0.5, 0.6)), ("resnet18", (2, 5, 11)))  # smaller rates take more steps
+MINUTES = (("vgg11", (0.5, 0.5, 0.6)), ("resnet18", (2.2, 5, 11)))  # smaller rates take more steps
 for number, (network, learning_rate, minutes) in enumerate(
     [
         (network, rate, minutes)
