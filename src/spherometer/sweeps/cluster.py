@@ -17,6 +17,8 @@ from spherometer.sweeps.crew import GRACE, import_paths
 from spherometer.sweeps.jobs import Job
 from spherometer.sweeps.outcomes import SweepError
 
+NUM_ATTEMPTS = 3  # at connecting
+
 
 class RayCluster:
     """Ray tasks of one core each; those of a node that dies are done again on another.
@@ -108,12 +110,25 @@ def _connect(ray: ModuleType, address: str, workers: int | None) -> None:
         options |= {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         _knock(address)
-        ray.init(**options)
+        _begin(ray, options)
     except (ray.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
         raise SweepError(
             f"cannot reach a Ray cluster at {address!r} ({' '.join(str(error).split())[:300]}): look at the address; "
             "clusters with tokens also want RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH here"
         ) from error
+
+
+def _begin(ray: ModuleType, options: dict[str, Any]) -> None:
+    """Now and then a cluster fails to start the server of somebody who comes by ray://, and does so when asked again."""
+    for attempt in range(1, NUM_ATTEMPTS + 1):
+        try:
+            ray.init(**options)
+        except ConnectionAbortedError:
+            if attempt == NUM_ATTEMPTS:
+                raise
+            ray.shutdown()
+        else:
+            return
 
 
 def _knock(address: str) -> None:
