@@ -119,7 +119,7 @@ def _connect(ray: ModuleType, address: str, workers: int | None) -> None:
 
 
 def _begin(ray: ModuleType, options: dict[str, Any]) -> None:
-    """Now and then a cluster fails to start the server of somebody who comes by ray://, and does so when asked again."""
+    """Now and then a cluster fails to start the server of a client that comes by ray://, and does so if asked again."""
     for attempt in range(1, NUM_ATTEMPTS + 1):
         try:
             ray.init(**options)
