@@ -195,6 +195,17 @@ def test_eigenvalues_are_those_of_the_whole(kind, which):
     assert float(residuals.norm()) < 1e-3 * float(truth.abs().max())
 
 
+class Whole:
+    """A matrix that keeps its core to itself."""
+
+    def __init__(self, matrix):
+        self.shape, self.dtype, self.symmetric = matrix.shape, matrix.dtype, True
+        self.start, self.rounding, self._matrix = matrix.start, matrix.rounding, matrix
+
+    def __matmul__(self, columns):
+        return self._matrix @ columns
+
+
 def test_the_zeros_left_out_are_found_where_nothing_is_above_them():
     def upside_down(outputs, targets):
         return -functional.mse_loss(outputs, functional.one_hot(targets, 3).to(outputs))
@@ -207,6 +218,9 @@ def test_the_zeros_left_out_are_found_where_nothing_is_above_them():
     assert abs(float(found.value[0])) < 1e-10
     assert len(known.vectors) == matrix.shape[0]
     assert float(sm.eigenvalues(matrix, which="smallest").value[0]) < -1e-3
+    spent = sm.eigenvalues(matrix.core()).products + sm.eigenvalues(Whole(matrix)).products
+    assert sm.eigenvalues(matrix).products == spent
+    assert found.products > sm.eigenvalues(Whole(matrix)).products
 
 
 def test_a_start_is_given_in_weights():

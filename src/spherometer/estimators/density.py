@@ -127,8 +127,8 @@ def spectral_density(
         probes = rademacher(matrix.num_rows, number, dtype=matrix.dtype, stream=stream).to(matrix.device)
         quadratures += _quadratures(matrix, probes, num_steps)
     nodes, weights = (torch.as_tensor(np.stack(rows)) for rows in zip(*quadratures, strict=True))
-    nodes, weights = _with_zeros(nodes, weights, matrix.num_zeros / (matrix.num_rows + matrix.num_zeros))
     num_rows = matrix.num_rows + matrix.num_zeros
+    nodes, weights = _with_zeros(nodes, weights, matrix.num_zeros / num_rows)
     return SpectralDensity(nodes, weights, num_rows, matrix.products, time.perf_counter() - began)
 
 

@@ -58,8 +58,9 @@ def eigenvalues(
     run = partial(searched, num=num, which=which, rtol=rtol, limit=max_products, memory=memory, seed=seed)
     answer, search = run(matrix, start=None if start is None else _checked_block(start, matrix))
     if matrix.num_zeros and not _beyond_zero(answer.values, num, which):
-        matrix = SymmetricMatrix(operator)
+        spent, matrix = matrix.products, SymmetricMatrix(operator)
         answer, search = run(matrix, start=None)
+        matrix.products += spent
     wanted = matrix.lift(search.vectors(search.count if vectors is True else vectors)) if vectors else None
     return estimate_of(answer, matrix, began, wanted)
 

@@ -101,7 +101,9 @@ def follow(
     estimate, known = _estimated(smallest_form(operator), nearby, rtol, memory, seed)
     if float(torch.as_tensor(estimate.value)) > 0 or known.frame == SymmetricMatrix.frame:
         return estimate, known
-    return _estimated(SymmetricMatrix(operator), None, rtol, memory, seed)  # what the core does without is larger
+    # What the core does without is larger.
+    whole, known = _estimated(SymmetricMatrix(operator), None, rtol, memory, seed)
+    return replace(whole, products=whole.products + estimate.products, seconds=whole.seconds + estimate.seconds), known
 
 
 def _estimated(

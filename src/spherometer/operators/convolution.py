@@ -75,7 +75,7 @@ def _will_run(node: Any) -> bool:
         return True
 
 
-class _Geometry(NamedTuple):
+class Geometry(NamedTuple):
     """What `aten.convolution` wants to know besides the tensors, in its order."""
 
     stride: list[int]
@@ -90,7 +90,7 @@ class _Convolution(Function):
     """y = x * w + b, linear in x and in w."""
 
     @staticmethod
-    def forward(context: Any, x: Tensor, w: Tensor, b: Tensor | None, geometry: _Geometry) -> Tensor:
+    def forward(context: Any, x: Tensor, w: Tensor, b: Tensor | None, geometry: Geometry) -> Tensor:
         context.save_for_backward(x, w)
         context.geometry, context.num_biases = geometry, None if b is None else list(b.shape)
         return _aten.convolution(x, w, b, *geometry)
@@ -105,7 +105,7 @@ class _Convolution(Function):
 
 
 def _pull(
-    g: Tensor, x: Tensor, w: Tensor, geometry: _Geometry, num_biases: list[int] | None, mask: list[bool]
+    g: Tensor, x: Tensor, w: Tensor, geometry: Geometry, num_biases: list[int] | None, mask: list[bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The gradients in x, w and b of <g, x * w + b>, where the mask has them."""
     if not any(mask):
@@ -120,7 +120,7 @@ def _pull(
     )
 
 
-def _is_small_image(g: Tensor, w: Tensor, geometry: _Geometry) -> bool:
+def _is_small_image(g: Tensor, w: Tensor, geometry: Geometry) -> bool:
     """Whether oneDNN's forward kernels beat its backward kernels: many channels, small images (measured: 1.2 to 3)."""
     return (
         g.device.type == "cpu"
@@ -133,7 +133,7 @@ def _is_small_image(g: Tensor, w: Tensor, geometry: _Geometry) -> bool:
     )
 
 
-def _swapped_weight_gradient(g: Tensor, x: Tensor, geometry: _Geometry) -> Tensor:
+def _swapped_weight_gradient(g: Tensor, x: Tensor, geometry: Geometry) -> Tensor:
     """Σ_n g_n x_n over the samples n, as the convolution of x with g that has samples for channels."""
     axes = len(geometry.stride)
     samples_last = [tensor.transpose(0, 1).contiguous() for tensor in (x, g)]
@@ -170,7 +170,7 @@ class _ConvolutionGradient(Function):
 
 
 def _push(
-    g: Tensor, pairs: Sequence[tuple[Tensor | None, Tensor | None]], vb: Tensor | None, geometry: _Geometry
+    g: Tensor, pairs: Sequence[tuple[Tensor | None, Tensor | None]], vb: Tensor | None, geometry: Geometry
 ) -> Tensor | None:
     """The sum of x * w over the pairs that are there, plus the bias; shaped as g.
 
@@ -187,7 +187,7 @@ def _push(
     return total
 
 
-def _convolution(
+def as_called(
     input: Tensor,  # noqa: A002 (the names are those of torch.conv2d)
     weight: Tensor,
     bias: Tensor | None = None,
@@ -195,13 +195,17 @@ def _convolution(
     padding: Any = 0,
     dilation: Any = 1,
     groups: int = 1,
-) -> Tensor | None:
+) -> tuple[Tensor, Tensor, Tensor | None, Geometry | None]:
+    """The tensors and the geometry of a call of `torch.conv2d` or its siblings; None for one that has no such form."""
     num_axes = weight.dim() - 2
     strides, dilations = _each(stride, num_axes), _each(dilation, num_axes)
     paddings = _paddings(padding, strides, dilations, weight.shape[2:])
-    if paddings is None:
-        return None
-    return _convolve(input, weight, bias, _Geometry(strides, paddings, dilations, False, [0] * num_axes, groups))
+    whole = None if paddings is None else Geometry(strides, paddings, dilations, False, [0] * num_axes, groups)
+    return input, weight, bias, whole
+
+
+def _convolution(*arguments: Any, **options: Any) -> Tensor | None:
+    return _convolve(*as_called(*arguments, **options))
 
 
 def _transposed_convolution(
@@ -217,11 +221,11 @@ def _transposed_convolution(
     strides, paddings, output_paddings, dilations = (
         _each(value, weight.dim() - 2) for value in (stride, padding, output_padding, dilation)
     )
-    return _convolve(input, weight, bias, _Geometry(strides, paddings, dilations, True, output_paddings, groups))
+    return _convolve(input, weight, bias, Geometry(strides, paddings, dilations, True, output_paddings, groups))
 
 
-def _convolve(x: Tensor, w: Tensor, b: Tensor | None, geometry: _Geometry) -> Tensor | None:
-    if x.dim() != w.dim():
+def _convolve(x: Tensor, w: Tensor, b: Tensor | None, geometry: Geometry | None) -> Tensor | None:
+    if geometry is None or x.dim() != w.dim():
         return None
     return _Convolution.apply(x, w, b, geometry)
 

@@ -17,9 +17,12 @@ from torch.autograd import Function
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from spherometer.operators.convolution import Geometry, as_called
+
 MIN_CHANNELS = 256  # on both sides: with fewer, turning the images costs what the products save
 MIN_TILES = 64  # rows of the products: with fewer, reading the turned weights costs more
 MIN_PIXELS = 8  # that a tile has to tell, of its 16
+PLAIN = Geometry([1, 1], [1, 1], [1, 1], transposed=False, output_padding=[0, 0], groups=1)
 
 Pull = Callable[[Tensor], Tensor]  # from the gradient of a convolution's output to that of its input
 
@@ -36,24 +39,16 @@ class QuickInputGradient(TorchFunctionMode):
     ) -> Any:
         """The convolution with a quick gradient where there is one, else the function."""
         options = options or {}
-        result = _convolution(*arguments, **options) if function is torch.conv2d else None
+        result = _convolution(*as_called(*arguments, **options)) if function is torch.conv2d else None
         return function(*arguments, **options) if result is None else result
 
 
-def _convolution(
-    input: Tensor,  # noqa: A002 (the names are those of torch.conv2d)
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Tensor | None:
-    ones = all(option in (1, (1, 1), [1, 1]) for option in (stride, padding, dilation, groups))
-    pull = _pull(input, weight.detach()) if ones and _is_covered(input, weight) else None
+def _convolution(images: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry | None) -> Tensor | None:
+    covered = geometry == PLAIN and _is_covered(images, weight)
+    pull = _pull(images, weight.detach()) if covered else None
     if pull is None:
         return None
-    result: Tensor = _Convolution.apply(input, weight.detach(), None if bias is None else bias.detach(), pull)
+    result: Tensor = _Convolution.apply(images, weight.detach(), None if bias is None else bias.detach(), pull)
     return result
 
 

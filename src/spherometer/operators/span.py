@@ -176,7 +176,7 @@ def span_operator(whole: CurvatureOperator) -> SpanOperator | None:
 
 
 def _dense_layer(whole: CurvatureOperator) -> str | None:
-    """Name of a weight that meets the samples themselves in a linear map and is used nowhere else; found out once."""
+    """Name of a weight that meets the samples themselves in a linear map and is used nowhere else."""
     problem = whole.problem
     if not isinstance(problem.batches, list) or len(problem.batches) > 1 or problem.dropout is not None:
         return None
