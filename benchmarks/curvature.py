@@ -36,7 +36,7 @@ def top_eigenvalue(one: Setting) -> list[Row]:
         "PyHessian": lambda seed: peers.pyhessian_eigenvalue(one, seed),
         "curvlinops + eigsh": lambda seed: peers.curvlinops_norm(one, seed, kind="hessian"),
     }
-    truth, repeats = _truth(one.name)[0], 5 if one.name == "3FCN" else 1
+    truth, repeats = _truth(one.name)[0], 5 if one.name == "3FCN" else 3
     return contest("top eigenvalue", one.name, tools, truth=truth, repeats=repeats, targets=wanted)
 
 

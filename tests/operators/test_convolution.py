@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.profiler import ProfilerActivity, profile
 
 from spherometer.operators import convolution
-from spherometer.operators.convolution import FastConvolution
+from spherometer.operators.double_backward import FastDoubleBackward
 
 CONVOLUTIONS = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
 TRANSPOSED = {1: torch.conv_transpose1d, 2: torch.conv_transpose2d, 3: torch.conv_transpose3d}
@@ -58,7 +58,7 @@ def derivatives(function, tensors, *, with_input=True, vectors_dtype=None):
 
 def inside(function):
     def run(*tensors):
-        with FastConvolution():
+        with FastDoubleBackward():
             return function(*tensors)
 
     return run
@@ -203,7 +203,7 @@ def test_running_statistics_move_as_ever_and_momentum_is_kept():
     x = torch.randn(4, 3, 5)
     norms = [nn.BatchNorm1d(3, momentum=0.3) for _ in range(2)]
     norms[0](x)
-    with FastConvolution():
+    with FastDoubleBackward():
         assert is_replaced(norms[1](x))
     for name, buffer in norms[0].named_buffers():
         torch.testing.assert_close(norms[1].get_buffer(name), buffer)
@@ -303,12 +303,12 @@ def test_nothing_unwanted_is_computed():
     layers = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Conv2d(3, 3, 3, bias=False))
     weights = list(layers.parameters())
     x = torch.randn(2, 2, 7, 7, requires_grad=True)
-    with FastConvolution():
+    with FastDoubleBackward():
         values = layers(x)
     vectors = [torch.randn_like(weight) for weight in weights]
     gradient = grad(values.square().sum(), weights, create_graph=True)
     # the first layer (its x is not asked for): x * vw and one weight gradient; the last: two of each and x'
-    assert num_calls("aten::convolution_backward", lambda: grad(gradient, weights, vectors, retain_graph=True)) == 4
+    assert num_calls("aten::convolution_backward", lambda: grad(gradient, weights, vectors, retain_graph=True)) == 3
     assert num_calls("aten::convolution", lambda: grad(gradient, weights, vectors, retain_graph=True)) == 3
     direction = torch.zeros_like(values, requires_grad=True)
     pulled = grad(values, weights, direction, create_graph=True)
@@ -318,7 +318,7 @@ def test_nothing_unwanted_is_computed():
 def test_gradients_of_captured_activations_and_by_backward():
     layers = nn.Sequential(nn.Conv1d(2, 3, 3), nn.Conv1d(3, 3, 3)).double()
     x = torch.randn(2, 2, 7, dtype=torch.float64)
-    with FastConvolution():
+    with FastDoubleBackward():
         middle = layers[0](x)
         loss = layers[1](middle).square().sum()
     plain = layers[0](x)
@@ -333,7 +333,7 @@ def test_gradients_of_captured_activations_and_by_backward():
 
 def test_changing_a_weight_before_the_backward_pass_is_noticed():
     layer = nn.Conv1d(2, 3, 3)
-    with FastConvolution():
+    with FastDoubleBackward():
         loss = layer(torch.randn(2, 2, 7, requires_grad=True)).sum()
     with torch.no_grad():
         layer.weight.mul_(2)
@@ -344,7 +344,7 @@ def test_changing_a_weight_before_the_backward_pass_is_noticed():
 def test_what_is_not_covered_is_left_to_torch():
     layer = nn.Conv2d(2, 3, 2, padding="same")
     x = torch.randn(4, 2, 5, 5)
-    with FastConvolution():
+    with FastDoubleBackward():
         assert not is_replaced(layer(x))  # uneven
         layer.padding = (1, 1)
         assert is_replaced(layer(x))
@@ -364,7 +364,7 @@ def test_what_is_not_covered_is_left_to_torch():
 def test_torch_func_works_inside(problem):
     outputs, weights = problem
     loss = lambda *given: outputs(*given).square().mean()  # noqa: E731
-    with FastConvolution():
+    with FastDoubleBackward():
         ours = torch.func.grad(loss, argnums=tuple(range(len(weights))))(*weights)
         _, slope = torch.func.jvp(loss, tuple(weights), tuple(ours))
     theirs = grad(loss(*weights), weights)
@@ -375,7 +375,7 @@ def test_torch_func_works_inside(problem):
 def test_forward_mode_works_inside(problem):
     outputs, weights = problem
     vectors = [torch.randn_like(weight) for weight in weights]
-    with FastConvolution(), forward_ad.dual_level():
+    with FastDoubleBackward(), forward_ad.dual_level():
         pairs = zip(weights, vectors, strict=True)
         tangent = forward_ad.unpack_dual(outputs(*[forward_ad.make_dual(w, v) for w, v in pairs])).tangent
         assert_same([tangent], pushed(outputs, weights, vectors), tolerance=1e-10)
@@ -384,7 +384,7 @@ def test_forward_mode_works_inside(problem):
 def test_channels_last_is_kept():
     layer = nn.Conv2d(8, 8, 3).to(memory_format=torch.channels_last)
     x = torch.randn(2, 8, 6, 6).contiguous(memory_format=torch.channels_last)
-    with FastConvolution():
+    with FastDoubleBackward():
         output = layer(x)
     assert output.is_contiguous(memory_format=torch.channels_last)
     gradient = grad(output.square().sum(), layer.weight, create_graph=True)[0]
@@ -407,9 +407,9 @@ def test_nothing_changes_outside_and_an_inner_mode_still_sees_the_calls():
     layer, x = nn.Conv1d(2, 3, 3), torch.randn(2, 2, 7)
     functions = (torch.conv1d, functional.conv1d, functional.batch_norm)
     random_state = torch.get_rng_state()
-    with FastConvolution(), FastConvolution(), Names() as names:
+    with FastDoubleBackward(), FastDoubleBackward(), Names() as names:
         assert is_replaced(layer(x))
-    with pytest.raises(KeyError), FastConvolution():
+    with pytest.raises(KeyError), FastDoubleBackward():
         raise KeyError
     assert torch.conv1d in names.seen
     assert not is_replaced(layer(x))

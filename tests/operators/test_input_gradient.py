@@ -61,8 +61,8 @@ def test_values_and_gradients_are_those_of_torch(num, size, outputs, has_bias):
 @pytest.mark.parametrize(
     ("x", "w", "options"),
     [
-        (images(channels=128), weights(inputs=128), {}),
-        (images(), weights(outputs=128), {}),
+        (images(channels=96), weights(inputs=96), {}),
+        (images(), weights(outputs=96), {}),
         (images(dtype=torch.float64), weights(dtype=torch.float64), {}),
         (images(layout=torch.contiguous_format), weights(), {}),
         (images().detach(), weights().requires_grad_(), {}),

@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from spherometer.operators.convolution import FastConvolution
+from spherometer.operators.double_backward import FastDoubleBackward
 from spherometer.operators.layout import laid, quicker_layout
 from spherometer.operators.memory import piece_size, saved_bytes
 from spherometer.operators.operator import Operator
@@ -68,6 +68,7 @@ class CurvatureOperator(Operator):
         size = problem.num_parameters
         super().__init__((size, size), problem.precision, problem.device)
         self.problem, self.state, self.options = problem, problem.state(at), options
+        self._mode = FastDoubleBackward()
         self.plan = self._planned()
         self._kept: dict[int, Graph] = {}
         self._kept_bytes = 0.0
@@ -147,12 +148,13 @@ class CurvatureOperator(Operator):
         gradients = 2 * graph.gradient.numel() * graph.gradient.element_size()  # in the graph, and as one vector
         size = self.plan.sample_bytes * (num_samples(piece.content) or 1) + gradients
         is_last_missing = len(self._kept) + 1 == self._num_pieces
-        if self._kept_bytes + (1 if is_last_missing else 2) * size <= self.problem.memory:
+        others = self._kept_bytes + self._mode.lifts.num_bytes
+        if others + (1 if is_last_missing else 2) * size <= self.problem.memory:
             self._kept[number] = graph
             self._kept_bytes += size
 
     def _built(self, piece: Piece, layout: torch.memory_format | None = None) -> Graph:
-        with differentiating(), FastConvolution():
+        with differentiating(), self._mode:
             graph = self._build(laid(piece, layout or self.plan.layout))
         refuse_non_finite(graph.gradient, "gradient", piece.index)
         return graph

@@ -8,8 +8,8 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from spherometer.operators.convolution import FastConvolution
 from spherometer.operators.curvature import NUM_WEIGHED, CurvatureOperator, Graph
+from spherometer.operators.double_backward import FastDoubleBackward
 from spherometer.operators.gauss_newton import GaussNewton, record_evaluation
 from spherometer.operators.squares import Layer, Signs, layers_of
 from spherometer.problems import Piece
@@ -76,7 +76,7 @@ class Hessian(CurvatureOperator):
         """
         total, terms = torch.zeros(number, dtype=torch.float64), 0.0
         for piece in self.problem.pieces(self.plan.piece_size):
-            with differentiating(), FastConvolution():
+            with differentiating(), FastDoubleBackward():
                 part, recorder = record_evaluation(self, piece)
                 layers = layers_of(recorder)
                 assert layers is not None, "a piece has other layers than the first sample"

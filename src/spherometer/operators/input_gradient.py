@@ -1,7 +1,8 @@
 """Convolutions whose gradient in their input takes less work: C backward passes to the activations are made of these.
 
 oneDNN multiplies nine times for each pixel and pair of channels of a 3 x 3 convolution. With many channels fewer
-multiplications do, as products of matrices over all samples: four where an image has 2 x 2 pixels, 2.25 in larger ones.
+multiplications do, as products of matrices over all samples: four where an image has 2 x 2 pixels, and in larger ones
+2.25 (`minimal_filtering`).
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from spherometer.operators.convolution import Geometry, as_called
+from spherometer.operators.convolution import PLAIN, Geometry, as_called
+from spherometer.operators.minimal_filtering import Tiling
 
-MIN_CHANNELS = 256  # on both sides: with fewer, turning the images costs what the products save
-MIN_TILES = 64  # rows of the products: with fewer, reading the turned weights costs more
+MIN_CHANNELS = 128  # on both sides: with fewer, lifting the images costs what the products save
+MIN_TILES = 64  # rows of the products: with fewer, reading the lifted weights costs more
 MIN_PIXELS = 8  # that a tile has to tell, of its 16
-PLAIN = Geometry([1, 1], [1, 1], [1, 1], transposed=False, output_padding=[0, 0], groups=1)
 
 Pull = Callable[[Tensor], Tensor]  # from the gradient of a convolution's output to that of its input
 
@@ -70,7 +70,7 @@ def _pull(images: Tensor, weight: Tensor) -> Pull | None:
     if max(height, width) <= 2:
         return _Unrolled(weight, height, width)
     if len(images) * num_tiles >= MIN_TILES and height * width >= MIN_PIXELS * num_tiles:
-        return _Tiled(weight)
+        return _Tiled(weight, height, width)
     return None
 
 
@@ -106,56 +106,16 @@ class _Unrolled:
 
 
 class _Tiled:
-    """Tiles of 4 x 4 pixels by minimal filtering: y = A'((Gw) ⊙ (B'x)) along both axes, 36 products for 16 pixels.
+    """Tiles of 4 x 4 pixels, with weights that are lifted once."""
 
-    The six numbers x, correlated with the three weights w, give the four numbers y. Winograd (1980), Lavin and Gray
-    (2016).
-    """
-
-    def __init__(self, weight: Tensor) -> None:
-        self._weight = weight
+    def __init__(self, weight: Tensor, height: int, width: int) -> None:
+        self._weight, self._tiling = weight, Tiling(4, height, width)
 
     @cached_property
-    def _kernels(self) -> Tensor:  # (36, channels of the output, channels of the input)
-        taps = self._weight.flip(2, 3).permute(2, 3, 0, 1)
-        return (_G @ taps.reshape(9, -1)).unflatten(1, taps.shape[2:])
+    def _lifted(self) -> Tensor:
+        return self._tiling.lift_weight(self._weight)
 
     def __call__(self, g: Tensor) -> Tensor:
-        num, _, height, width = g.shape
-        size = (num, ceil(height / 4), ceil(width / 4))
-        products = torch.bmm((_B @ _tiles(g, *size)).unflatten(1, (-1, g.shape[1])), self._kernels)
-        pixels = (_A @ products.flatten(1)).view(4, 4, *size, -1).permute(2, 3, 0, 4, 1, 5)
-        images = pixels.flatten(3, 4).flatten(1, 2)[:, :height, :width]
-        return images.contiguous().permute(0, 3, 1, 2)
-
-
-def _tiles(g: Tensor, num: int, rows: int, columns: int) -> Tensor:
-    """The 6 x 6 pixels below each tile of 4 x 4, (36, samples x tiles x channels)."""
-    images = g.permute(0, 2, 3, 1)
-    below, right = 4 * rows - images.shape[1] + 1, 4 * columns - images.shape[2] + 1
-    padded = functional.pad(images, (0, 0, 1, right, 1, below))
-    steps = padded.stride()
-    shape, strides = (6, 6, num, rows, columns, g.shape[1]), (*steps[1:3], steps[0], 4 * steps[1], 4 * steps[2], 1)
-    return padded.as_strided(shape, strides).reshape(36, -1)
-
-
-def _both_axes(matrix: list[list[float]]) -> Tensor:
-    tensor = torch.tensor(matrix, dtype=torch.float32)
-    return torch.kron(tensor, tensor)
-
-
-_A = _both_axes([[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]])
-_B = _both_axes(
-    [
-        [4, 0, -5, 0, 1, 0],
-        [0, -4, -4, 1, 1, 0],
-        [0, 4, -4, -1, 1, 0],
-        [0, -2, -1, 2, 1, 0],
-        [0, 2, -1, -2, 1, 0],
-        [0, 4, 0, -5, 0, 1],
-    ]
-)
-_G = _both_axes(
-    [[6 / 24, 0, 0], [-4 / 24, -4 / 24, -4 / 24], [-4 / 24, 4 / 24, -4 / 24], [1 / 24, 2 / 24, 4 / 24],
-     [1 / 24, -2 / 24, 4 / 24], [0, 0, 1]]
-)  # fmt: skip
+        gradient, _ = self._tiling.gradients(g, None, self._lifted)
+        assert gradient is not None
+        return gradient

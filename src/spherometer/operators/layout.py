@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from spherometer.problems import Piece, Problem
 from spherometer.problems.batches import map_tensors
@@ -15,12 +14,10 @@ from spherometer.problems.batches import map_tensors
 def quicker_layout(problem: Problem) -> torch.memory_format:
     """Channels last where Hessian products were measured quicker with it: float32 convolutions on a CPU.
 
-    With fixed batch-norm statistics it was slower (`python -m benchmarks --only layouts` holds the rule against its
-    alternative). A rule rather than a race, since float32 answers differ in their last digits between the layouts and
-    the same seed has to give the same number.
+    A rule rather than a race, since float32 answers differ in their last digits between the layouts and the same seed
+    has to give the same number (`python -m benchmarks --only layouts` holds it against its alternative).
     """
-    fixed = problem.batchnorm == "eval" and any(isinstance(module, _BatchNorm) for module in problem.model.modules())
-    return torch.channels_last if convolves_on_cpu(problem) and not fixed else torch.preserve_format
+    return torch.channels_last if convolves_on_cpu(problem) else torch.preserve_format
 
 
 def convolves_on_cpu(problem: Problem) -> bool:

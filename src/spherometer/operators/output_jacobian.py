@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spherometer.operators.convolution import FastConvolution
+from spherometer.operators.double_backward import FastDoubleBackward
 from spherometer.operators.layout import laid, quicker_layout
 from spherometer.operators.memory import piece_size, saved_bytes
 from spherometer.operators.operator import Operator
@@ -152,7 +152,7 @@ class OutputJacobian(Operator):
         return graph
 
     def _built(self, piece: Piece, layout: torch.memory_format) -> _Graph:
-        with differentiating(), FastConvolution():
+        with differentiating(), FastDoubleBackward():
             outputs, targets = self.problem.outputs(self.state, laid(piece, layout))
         return _Graph(_refuse_other_shapes(outputs), targets)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from spherometer.operators.convolution import FastConvolution
+from spherometer.operators.double_backward import FastDoubleBackward
 from spherometer.problems.modes import uncompiled
 from spherometer.training.penalties.norms import DecomposedNorms
 from spherometer.training.statistics import frozen_statistics
@@ -49,7 +49,11 @@ def differentiable(num_derivatives: int) -> Iterator[None]:
     Fused attention has no second derivative, fused norms have a wrong third one, and the second one of convolutions is
     slow; each has its twin here.
     """
-    with sdpa_kernel(SDPBackend.MATH), FastConvolution(), DecomposedNorms() if num_derivatives > 2 else nullcontext():
+    with (
+        sdpa_kernel(SDPBackend.MATH),
+        FastDoubleBackward(),
+        DecomposedNorms() if num_derivatives > 2 else nullcontext(),
+    ):
         yield
 
 

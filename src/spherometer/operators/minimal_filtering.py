@@ -1,0 +1,211 @@
+"""3 x 3 convolutions of many channels with fewer multiplications, and their derivatives of first and second order.
+
+oneDNN multiplies nine times for each pixel and pair of channels. Minimal filtering (Winograd 1980, Lavin and Gray 2016)
+lifts images and weights to where a convolution is one product of matrices for each of k places, and multiplies 2.25
+times in tiles of 4 x 4 pixels and 4 times in tiles of 2 x 2. Lifting is linear, so derivatives are lifted alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from math import ceil
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.weak import WeakIdKeyDictionary
+
+# Channels on both sides, below which lifting costs what the products save. Gradients of weights are what oneDNN is
+# slowest in.
+MIN_CHANNELS, MIN_CHANNELS_FOR_IMAGES = 64, 96
+MAX_MULTIPLICATIONS = 6.0  # for each pixel and pair of channels; of the nine, some fall on the padding of small images
+PIECE = 2**20  # numbers of a lifted piece of images, which stays near the processor
+
+# y = A'((G w) ⊙ (B x)) along both axes: y has as many numbers as a tile is long, x two more, w three.
+_LIFTS: dict[int, tuple[list[list[float]], ...]] = {
+    2: (
+        [[1, 0], [1, 1], [1, -1], [0, -1]],
+        [[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]],
+        [[1, 0, 0], [1 / 2, 1 / 2, 1 / 2], [1 / 2, -1 / 2, 1 / 2], [0, 0, 1]],
+    ),
+    4: (
+        [[1, 0, 0, 0], [1, 1, 1, 1], [1, -1, 1, -1], [1, 2, 4, 8], [1, -2, 4, -8], [0, 0, 0, 1]],
+        [
+            [4, 0, -5, 0, 1, 0],
+            [0, -4, -4, 1, 1, 0],
+            [0, 4, -4, -1, 1, 0],
+            [0, -2, -1, 2, 1, 0],
+            [0, 2, -1, -2, 1, 0],
+            [0, 4, 0, -5, 0, 1],
+        ],
+        [
+            [1 / 4, 0, 0],
+            [-1 / 6, -1 / 6, -1 / 6],
+            [-1 / 6, 1 / 6, -1 / 6],
+            [1 / 24, 1 / 12, 1 / 6],
+            [1 / 24, -1 / 12, 1 / 6],
+            [0, 0, 1],
+        ],
+    ),
+}
+
+
+class Tiling:
+    """Images of one size, padded by one pixel, in tiles of `edge` x `edge` pixels.
+
+    With x̂, ŵ, ĝ the lifted input, weight and gradient of the output, <g, x * w> = Σ_k <ĝ_k, x̂_k ŵ_k'>. What is lifted
+    is (k, tiles of all samples, channels), or (k, output channels, input channels) for weights; `lower_...` is the
+    transpose of `lift_...`.
+    """
+
+    def __init__(self, edge: int, height: int, width: int, dtype: torch.dtype = torch.float32) -> None:
+        self.edge, self.size = edge, (height, width)
+        self.rows, self.columns = ceil(height / edge), ceil(width / edge)
+        self.num_places = (edge + 2) ** 2
+        self._a, self._b, self._g = (_both_axes(matrix, dtype) for matrix in _LIFTS[edge])
+
+    @property
+    def multiplications(self) -> float:
+        """For each pixel and pair of channels."""
+        return self.num_places * self.rows * self.columns / (self.size[0] * self.size[1])
+
+    def lift_weight(self, w: Tensor) -> Tensor:
+        """ŵ = G w."""
+        return (self._g @ w.reshape(-1, 9).T).view(-1, *w.shape[:2])
+
+    def lower_weight(self, lifted: Tensor) -> Tensor:
+        """G'ŵ."""
+        return (self._g.T @ lifted.flatten(1)).view(3, 3, *lifted.shape[1:]).permute(2, 3, 0, 1)
+
+    def lift_input(self, x: Tensor) -> Tensor:
+        """x̂ = B x, of the pixels below each tile and one more on each side."""
+        edge, (height, width) = self.edge, self.size
+        below, right = edge * self.rows - height + 1, edge * self.columns - width + 1
+        padded = functional.pad(x.permute(0, 2, 3, 1), (0, 0, 1, right, 1, below))
+        shape = (edge + 2, edge + 2, len(x), self.rows, self.columns, x.shape[1])
+        image, row, pixel, channel = padded.stride()
+        tiles = padded.as_strided(shape, (row, pixel, image, edge * row, edge * pixel, channel))
+        return (self._b @ tiles.reshape(self.num_places, -1)).unflatten(1, (-1, x.shape[1]))
+
+    def lower_input(self, lifted: Tensor) -> Tensor:
+        """B'x̂, added up where tiles overlap."""
+        edge, (height, width) = self.edge, self.size
+        rows, columns, channels = self.rows, self.columns, lifted.shape[2]
+        tiles = (self._b.T @ lifted.flatten(1)).view(edge + 2, edge + 2, -1, rows, columns, channels)
+        padded = lifted.new_empty(tiles.shape[2], rows + 1, edge, columns + 1, edge, channels)
+        padded[:, -1], padded[:, :, :, -1] = 0.0, 0.0
+        cells = padded.permute(2, 4, 0, 1, 3, 5)  # a tile reaches two pixels into the cells below and to the right
+        cells[:, :, :, :-1, :-1] = tiles[:edge, :edge]
+        cells[:2, :, :, 1:, :-1] += tiles[edge:, :edge]
+        cells[:, :2, :, :-1, 1:] += tiles[:edge, edge:]
+        cells[:2, :2, :, 1:, 1:] += tiles[edge:, edge:]
+        return padded.flatten(3, 4).flatten(1, 2)[:, 1 : height + 1, 1 : width + 1].permute(0, 3, 1, 2)
+
+    def lift_output(self, g: Tensor) -> Tensor:
+        """ĝ = A g."""
+        edge, (height, width) = self.edge, self.size
+        below, right = edge * self.rows - height, edge * self.columns - width
+        images = functional.pad(g.permute(0, 2, 3, 1), (0, 0, 0, right, 0, below))
+        cells = images.reshape(len(g), self.rows, edge, self.columns, edge, g.shape[1]).permute(2, 4, 0, 1, 3, 5)
+        return (self._a @ cells.reshape(edge**2, -1)).unflatten(1, (-1, g.shape[1]))
+
+    def lower_output(self, lifted: Tensor) -> Tensor:
+        """A'ĝ."""
+        edge, (height, width) = self.edge, self.size
+        cells = (self._a.T @ lifted.flatten(1)).view(edge, edge, -1, self.rows, self.columns, lifted.shape[2])
+        images = cells.permute(2, 3, 0, 4, 1, 5).flatten(3, 4).flatten(1, 2)
+        return images[:, :height, :width].permute(0, 3, 1, 2)
+
+    def convolved(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """The sum of x * w over pairs of an input and a lifted weight."""
+        images, weight = pairs[0]
+        _, outputs, inputs = weight.shape
+        total = self._images(images, outputs)
+        for piece in self._pieces(len(images), outputs, inputs):
+            summed = _summed((self.lift_input(x[piece]), w.mT) for x, w in pairs)
+            total[piece] = self.lower_output(summed)
+        return total
+
+    def gradients(self, g: Tensor, x: Tensor | None, weight: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """The gradients of <g, x * w> in x, which takes the lifted weight, and in w, which takes x; None without it."""
+        if weight is not None:
+            inputs = weight.shape[2]
+        elif x is not None:
+            inputs = x.shape[1]
+        else:
+            return None, None
+        dx, dw = None if weight is None else self._images(g, inputs), None
+        for piece in self._pieces(len(g), g.shape[1], inputs):
+            slope = self.lift_output(g[piece])
+            if weight is not None and dx is not None:
+                dx[piece] = self.lower_input(slope @ weight)
+            if x is not None:
+                dw = _summed([(slope.mT, self.lift_input(x[piece]))], dw)
+        return dx, None if dw is None else self.lower_weight(dw)
+
+    def _images(self, like: Tensor, channels: int) -> Tensor:
+        return like.new_empty(len(like), *self.size, channels).permute(0, 3, 1, 2)
+
+    def _pieces(self, num: int, outputs: int, inputs: int) -> Iterator[slice]:
+        """Samples at a time: more where the lifted weights, which each piece reads again, are larger than images."""
+        size = max(PIECE, self.num_places * outputs * inputs // 2)
+        step = max(1, size // (self.num_places * self.rows * self.columns * max(outputs, inputs)))
+        return (slice(begin, begin + step) for begin in range(0, num, step))
+
+
+def _summed(products: Iterable[tuple[Tensor, Tensor]], total: Tensor | None = None) -> Tensor:
+    """A sum of products of matrices, in one piece of memory."""
+    for left, right in products:
+        total = left @ right if total is None else total.baddbmm_(left, right)
+    assert total is not None
+    return total
+
+
+class Lifts:
+    """Lifted weights, each for as long as its weight is there and unchanged: the same ones meet many vectors."""
+
+    def __init__(self) -> None:
+        self._known = WeakIdKeyDictionary()
+
+    def of(self, w: Tensor, tiling: Tiling) -> Tensor:
+        """The weight as this tiling has it."""
+        key = (tiling.edge, w._version)
+        if w not in self._known or self._known[w][0] != key:
+            self._known[w] = (key, tiling.lift_weight(w))
+        return self._known[w][1]
+
+    @property
+    def num_bytes(self) -> int:
+        """What they hold."""
+        return sum(lifted.nbytes for _, lifted in self._known.values())
+
+
+def tiling_for(x: Tensor, w: Tensor) -> Tiling | None:
+    """The tiling for 3 x 3 weights on float32 images that lie channels last on a CPU, where it spares work."""
+    height, width = x.shape[2:]
+    covered = (
+        x.device.type == "cpu"
+        and x.dtype == torch.float32
+        and w.shape[2:] == (3, 3)
+        and min(w.shape[:2]) >= MIN_CHANNELS
+        and min(height, width) > 1
+        and x.is_contiguous(memory_format=torch.channels_last)
+    )
+    tiling = _tiling(height, width) if covered else None
+    return tiling if tiling and tiling.multiplications <= MAX_MULTIPLICATIONS else None
+
+
+def is_wide(w: Tensor) -> bool:
+    """Whether images are convolved quicker by tiles too, not only gradients of weights found."""
+    return min(w.shape[:2]) >= MIN_CHANNELS_FOR_IMAGES
+
+
+@cache
+def _tiling(height: int, width: int) -> Tiling:
+    return Tiling(2 if max(height, width) <= 6 else 4, height, width)
+
+
+def _both_axes(matrix: list[list[float]], dtype: torch.dtype) -> Tensor:
+    tensor = torch.tensor(matrix, dtype=dtype)
+    return torch.kron(tensor, tensor)
