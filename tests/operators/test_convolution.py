@@ -71,7 +71,7 @@ def assert_same(ours, theirs, tolerance=1e-11):
 
 
 def is_replaced(output):
-    return output.grad_fn.name() in ("_ConvolutionBackward", "_BatchNormBackward")
+    return output.grad_fn.name() in ("_ConvolutionBackward", "_BatchNormBackward", "_FixedNormBackward")
 
 
 @pytest.mark.parametrize("with_input", [True, False])
@@ -147,34 +147,39 @@ def test_third_derivatives_of_convolutions_match_differences(transposed):
     assert_third_matches_differences(inside(function), leaves)
 
 
+STATISTICS = pytest.mark.parametrize("training", [True, False], ids=["of the batch", "given"])
 NORM_SHAPES = [(6, 3), (4, 3, 5), (3, 4, 3, 2), (2, 3, 2, 3, 2)]
 
 
-def norm_case(shape, dtype=torch.float64):
+def norm_case(shape, dtype=torch.float64, *, training=True):
     generator = torch.Generator().manual_seed(2)
     x = torch.randn(shape, generator=generator, dtype=dtype) * 2 + 1
     weight, bias = torch.randn(2, shape[1], generator=generator, dtype=dtype)
-    return lambda *given: functional.batch_norm(given[0], None, None, *given[1:], training=True), [x, weight, bias]
+    running = (None, None) if training else torch.rand(2, shape[1], generator=generator, dtype=dtype) + 0.5
+    return lambda *given: functional.batch_norm(given[0], *running, *given[1:], training=training), [x, weight, bias]
 
 
 @pytest.mark.parametrize("shape", NORM_SHAPES, ids=str)
 @pytest.mark.parametrize("with_input", [True, False])
-def test_batch_norm_on_batch_statistics_has_torchs_derivatives(shape, with_input):
-    function, tensors = norm_case(shape)
+@STATISTICS
+def test_batch_norm_has_torchs_derivatives(shape, with_input, training):
+    function, tensors = norm_case(shape, training=training)
     ours = derivatives(inside(function), tensors, with_input=with_input)
     assert_same(ours, derivatives(function, tensors, with_input=with_input), tolerance=1e-10)
     assert is_replaced(inside(function)(tensors[0], tensors[1].requires_grad_(), tensors[2]))
 
 
-def test_batch_norm_numerical_derivatives():
-    function, tensors = norm_case((3, 2, 2, 2))
+@STATISTICS
+def test_batch_norm_numerical_derivatives(training):
+    function, tensors = norm_case((3, 2, 2, 2), training=training)
     leaves = tuple(tensor.requires_grad_() for tensor in tensors)
     assert gradcheck(inside(function), leaves)
     assert gradgradcheck(inside(function), leaves)
 
 
-def test_batch_norm_with_some_directions_missing():
-    function, tensors = norm_case((4, 3, 5))
+@STATISTICS
+def test_batch_norm_with_some_directions_missing(training):
+    function, tensors = norm_case((4, 3, 5), training=training)
     for order in ([0], [1], [2], [0, 2], [1, 2]):
         results = []
         for way in (function, inside(function)):
@@ -185,13 +190,15 @@ def test_batch_norm_with_some_directions_missing():
 
 
 @pytest.mark.parametrize("shape", NORM_SHAPES, ids=str)
-def test_third_derivatives_of_batch_norm_match_differences(shape):  # torch's own do not
-    function, tensors = norm_case(shape)
+@STATISTICS
+def test_third_derivatives_of_batch_norm_match_differences(shape, training):  # torch's own do not on batch statistics
+    function, tensors = norm_case(shape, training=training)
     assert_third_matches_differences(inside(function), [tensor.requires_grad_() for tensor in tensors])
 
 
-def test_second_derivatives_of_batch_norm_with_and_without_a_further_graph_agree():
-    function, tensors = norm_case((4, 3, 5))
+@STATISTICS
+def test_second_derivatives_of_batch_norm_with_and_without_a_further_graph_agree(training):
+    function, tensors = norm_case((4, 3, 5), training=training)
     leaves = [tensor.requires_grad_() for tensor in tensors]
     first = grad(inside(function)(*leaves).sin().sum(), leaves, create_graph=True)
     vectors = [torch.randn_like(leaf) for leaf in leaves]
@@ -307,7 +314,7 @@ def test_nothing_unwanted_is_computed():
         values = layers(x)
     vectors = [torch.randn_like(weight) for weight in weights]
     gradient = grad(values.square().sum(), weights, create_graph=True)
-    # the first layer (its x is not asked for): x * vw and one weight gradient; the last: two of each and x'
+    # the first layer (its x is not asked for): x * vw and one weight gradient; the last: two of each, in one call
     assert num_calls("aten::convolution_backward", lambda: grad(gradient, weights, vectors, retain_graph=True)) == 3
     assert num_calls("aten::convolution", lambda: grad(gradient, weights, vectors, retain_graph=True)) == 3
     direction = torch.zeros_like(values, requires_grad=True)
@@ -354,7 +361,8 @@ def test_what_is_not_covered_is_left_to_torch():
             assert layer(x).dtype == torch.bfloat16
         with torch.no_grad():
             assert layer(x).grad_fn is None
-        assert not is_replaced(nn.BatchNorm2d(2).eval()(x))
+        assert not is_replaced(nn.BatchNorm2d(2, affine=False).eval()(x.clone().requires_grad_()))
+        assert not is_replaced(nn.BatchNorm1d(2).eval()(x[:1, :, 0, 0]))  # one number per channel
         with pytest.raises(ValueError, match="more than 1 value per channel"):
             nn.BatchNorm1d(2)(x[:1, :, 0, 0])
         with pytest.raises(RuntimeError, match="same"):
