@@ -1,4 +1,4 @@
-"""Lifted convolutions are convolutions, lowering is the transpose of lifting, and products of wide networks are right."""
+"""Lifted convolutions are convolutions, lowering is the transpose of lifting, products of wide networks are right."""
 
 import gc
 
