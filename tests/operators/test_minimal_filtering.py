@@ -142,6 +142,8 @@ def test_products_of_wide_networks_are_those_in_double_precision(kind, norm):
     product = matrix @ vector
     assert matrix._mode.lifts.num_bytes > 0
     assert_near(product, kind(problem.in_dtype(torch.float64)) @ vector.double(), 2e-5)
+    with torch.inference_mode():
+        assert_near(matrix @ vector.clone(), product, 1e-6)
     assert float(matrix.rounding(vector[:, None] / vector.norm())) < 1e-4 * float(product.norm() / vector.norm())
 
 

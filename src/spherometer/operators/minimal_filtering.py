@@ -170,7 +170,7 @@ class Lifts:
 
     def of(self, w: Tensor, tiling: Tiling) -> Tensor:
         """The weight as this tiling has it."""
-        key = (tiling.edge, w._version)
+        key = (tiling.edge, None if w.is_inference() else w._version)  # what inference makes has no versions
         if w not in self._known or self._known[w][0] != key:
             self._known[w] = (key, tiling.lift_weight(w))
         return self._known[w][1]
