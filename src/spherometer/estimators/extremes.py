@@ -17,7 +17,10 @@ from spherometer.estimators.randomness import child_stream, unit_vector
 from spherometer.estimators.search import Answer, Search, Which
 from spherometer.values import Estimate, Status
 
-CHANCE = 1.0  # length of the random vector mixed into a unit start vector; a Krylov space sorts the two out in one step
+CHANCE = 1.0  # length of the random vector mixed into a vector that was given; a Krylov space sorts them out in one step
+# The operator's own suggestion is made this much longer than what chance puts on any one direction. It then still leads
+# the chain, and the more of the chain is left to chance, the sooner that shows what was missed.
+ABOVE_CHANCE = 64
 
 
 def eigenvalues(
@@ -128,15 +131,16 @@ def _begin(search: Search, start: Tensor | None) -> None:
             search.num == 1 or start.shape[1] == 1
         )  # with more of both, the check of the complement brings the randomness
         for index, column in enumerate(start.to(dtype=matrix.dtype, device=matrix.device).T):
-            krylov.add(_mixed(column, krylov) if mixed and index == 0 else column)
+            krylov.add(_mixed(column, krylov, CHANCE) if mixed and index == 0 else column)
         search.share_of_chance = None
     elif (
         (hint := matrix.start()) is not None
         and bool(torch.isfinite(hint).all())
         and float(torch.linalg.vector_norm(hint)) > 0
     ):
-        krylov.add(_mixed(hint, krylov))
-        search.share_of_chance = CHANCE / (1 + CHANCE**2) ** 0.5
+        chance = max(CHANCE, matrix.num_rows**0.5 / ABOVE_CHANCE)
+        krylov.add(_mixed(hint, krylov, chance))
+        search.share_of_chance = chance / (1 + chance**2) ** 0.5
     if krylov.size == 0:
         krylov.add_random()
     search.num_given = krylov.size
@@ -154,7 +158,7 @@ def _checked_block(start: Tensor, matrix: SymmetricMatrix) -> Tensor:
     return matrix.drop(block)
 
 
-def _mixed(vector: Tensor, krylov: Krylov) -> Tensor:
-    chance = unit_vector(krylov.matrix.num_rows, dtype=krylov.matrix.dtype, stream=krylov.stream).to(vector.device)
+def _mixed(vector: Tensor, krylov: Krylov, chance: float) -> Tensor:
+    drawn = unit_vector(krylov.matrix.num_rows, dtype=krylov.matrix.dtype, stream=krylov.stream).to(vector.device)
     length = torch.linalg.vector_norm(vector)
-    return vector / length + CHANCE * chance if float(length) > 0 else chance
+    return vector / length + chance * drawn if float(length) > 0 else drawn

@@ -162,7 +162,7 @@ def as_called(
 ) -> tuple[Tensor, Tensor, Tensor | None, Geometry | None]:
     """The tensors and the geometry of a call of `torch.conv2d` or its siblings; None for one that has no such form."""
     num_axes = weight.dim() - 2
-    strides, dilations = _each(stride, num_axes), _each(dilation, num_axes)
+    strides, dilations = per_axis(stride, num_axes), per_axis(dilation, num_axes)
     paddings = _paddings(padding, strides, dilations, weight.shape[2:])
     whole = None if paddings is None else Geometry(strides, paddings, dilations, False, [0] * num_axes, groups)
     return input, weight, bias, whole
@@ -186,7 +186,7 @@ def transposed_convolution(
 ) -> Tensor | None:
     """The twin of `torch.conv_transpose2d` and its siblings; None for a call that it leaves to them."""
     strides, paddings, output_paddings, dilations = (
-        _each(value, weight.dim() - 2) for value in (stride, padding, output_padding, dilation)
+        per_axis(value, weight.dim() - 2) for value in (stride, padding, output_padding, dilation)
     )
     return _convolve(lifts, input, weight, bias, Geometry(strides, paddings, dilations, True, output_paddings, groups))
 
@@ -197,7 +197,7 @@ def _convolve(lifts: Lifts, x: Tensor, w: Tensor, b: Tensor | None, geometry: Ge
     return _Convolution.apply(x, w, b, geometry, lifts)
 
 
-def _each(value: int | Sequence[int], num_axes: int) -> list[int]:
+def per_axis(value: int | Sequence[int], num_axes: int) -> list[int]:
     """One number per axis."""
     numbers = [value] if isinstance(value, int) else list(value)
     return numbers * num_axes if len(numbers) == 1 else numbers
@@ -210,7 +210,7 @@ def _paddings(
     if padding == "valid":
         return [0] * len(kernel)
     if padding != "same":
-        return _each(padding, len(kernel))
+        return per_axis(padding, len(kernel))
     totals = [dilation * (size - 1) for dilation, size in zip(dilations, kernel, strict=True)]
     if any(total % 2 for total in totals) or any(stride != 1 for stride in strides):
         return None

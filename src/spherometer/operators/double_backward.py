@@ -14,11 +14,12 @@ from torch.overrides import TorchFunctionMode
 
 from spherometer.operators.batch_norm import batch_norm
 from spherometer.operators.convolution import convolution, transposed_convolution
+from spherometer.operators.max_pooling import max_pool
 from spherometer.operators.minimal_filtering import Lifts
 
 
 class FastDoubleBackward(TorchFunctionMode):
-    """Inside it, graphs are built of convolutions and batch norms that are quick to derive twice.
+    """Inside it, graphs are built of convolutions, batch norms and max poolings that are quick to derive twice.
 
     Values and derivatives are those of PyTorch up to rounding. Only the forward pass has to run inside; backward passes
     may come later. Third derivatives are right too, also through batch norm on batch statistics, where PyTorch's own
@@ -39,6 +40,8 @@ class FastDoubleBackward(TorchFunctionMode):
             torch.conv_transpose2d: transposed,
             torch.conv_transpose3d: transposed,
             functional.batch_norm: batch_norm,
+            functional.max_pool2d: max_pool,
+            torch.max_pool2d: max_pool,
         }
 
     def __torch_function__(
