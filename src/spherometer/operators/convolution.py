@@ -33,43 +33,57 @@ class Geometry(NamedTuple):
 PLAIN = Geometry([1, 1], [1, 1], [1, 1], transposed=False, output_padding=[0, 0], groups=1)
 
 
+class Image(NamedTuple):
+    """Images, and the same lifted if that is at hand."""
+
+    pixels: Tensor
+    lifted: Tensor | None = None
+
+    @property
+    def tiled(self) -> Tensor:
+        """What is least work for a tiling."""
+        return self.pixels if self.lifted is None else self.lifted
+
+
 class _Convolution(Function):
     """y = x * w + b, linear in x and in w."""
 
     @staticmethod
     def forward(context: Any, x: Tensor, w: Tensor, b: Tensor | None, geometry: Geometry, lifts: Lifts) -> Tensor:
-        context.save_for_backward(x, w)
+        tiling = _tiling(x, x, w, geometry) if lifts.images else None
+        context.save_for_backward(x, w, tiling and tiling.whole(tiling.lift_input, x))
         context.geometry, context.lifts, context.num_biases = geometry, lifts, None if b is None else list(b.shape)
         return _aten.convolution(x, w, b, *geometry)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Any:
-        x, w = context.saved_tensors
+        x, w, lifted = context.saved_tensors
         rest = (context.geometry, context.lifts, context.num_biases, wanted(context, 3))
+        if torch.is_grad_enabled():
+            return *_ConvolutionGradient.apply(gradients[0], x, w, lifted, *rest), None, None
         # The bare function also serves `torch.func.vmap` over `torch.autograd.grad`.
-        pull = _ConvolutionGradient.apply if torch.is_grad_enabled() else _pull
-        return *pull(gradients[0], x, w, *rest), None, None
+        return *_pull(Image(gradients[0]), Image(x, lifted), w, *rest), None, None
 
 
 def _pull(
-    g: Tensor, x: Tensor, w: Tensor, geometry: Geometry, lifts: Lifts, num_biases: list[int] | None, mask: list[bool]
+    g: Image, x: Image, w: Tensor, geometry: Geometry, lifts: Lifts, num_biases: list[int] | None, mask: list[bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The gradients in x, w and b of <g, x * w + b>, where the mask has them."""
     if not any(mask):
         return None, None, None
     in_x, in_w, in_b = mask
-    if tiling := _tiling(g, x, w, geometry):
+    if tiling := _tiling(g.pixels, x.pixels, w, geometry):
         tiled = in_x and is_wide(w)
-        dx, dw = tiling.gradients(g, x if in_w else None, lifts.of(w, tiling) if tiled else None)
+        dx, dw = tiling.gradients(g.tiled, x.tiled if in_w else None, lifts.of(w, tiling) if tiled else None)
         if in_x and not tiled:
-            dx = _aten.convolution_backward(g, x, w, None, *geometry, [True, False, False])[0]
-    elif _is_small_image(g, w, geometry):
-        dx = _aten.convolution(g, w, None, *geometry._replace(transposed=True)) if in_x else None
-        dw = _swapped_weight_gradient(g, x, geometry) if in_w else None
+            dx = _aten.convolution_backward(g.pixels, x.pixels, w, None, *geometry, [True, False, False])[0]
+    elif _is_small_image(g.pixels, w, geometry):
+        dx = _aten.convolution(g.pixels, w, None, *geometry._replace(transposed=True)) if in_x else None
+        dw = _swapped_weight_gradient(g.pixels, x.pixels, geometry) if in_w else None
     else:
-        return _aten.convolution_backward(g, x, w, num_biases, *geometry, mask)
+        return _aten.convolution_backward(g.pixels, x.pixels, w, num_biases, *geometry, mask)
     # By itself: a bias gradient alone would cost a weight gradient in oneDNN.
-    return dx, dw, g.sum([0, *range(2, g.dim())]) if in_b else None
+    return dx, dw, g.pixels.sum([0, *range(2, g.pixels.dim())]) if in_b else None
 
 
 def _tiling(g: Tensor, x: Tensor, w: Tensor, geometry: Geometry) -> Tiling | None:
@@ -109,27 +123,31 @@ class _ConvolutionGradient(Function):
     """
 
     @staticmethod
-    def forward(context: Any, g: Tensor, x: Tensor, w: Tensor, *rest: Any) -> Any:
+    def forward(context: Any, g: Tensor, x: Tensor, w: Tensor, lifted: Tensor | None, *rest: Any) -> Any:
         context.set_materialize_grads(False)
-        context.save_for_backward(g, x, w)
         context.geometry, context.lifts = rest[:2]
-        return _pull(g, x, w, *rest)
+        tiling = None if lifted is None else _tiling(g, x, w, context.geometry)
+        slope = tiling and tiling.whole(tiling.lift_output, g)
+        context.save_for_backward(g, x, w, slope, lifted)
+        return _pull(Image(g, slope), Image(x, lifted), w, *rest)
 
     @staticmethod
     def backward(context: Any, *vectors: Tensor | None) -> Any:
         vx, vw, vb = vectors
-        g, x, w = context.saved_tensors
+        g, x, w, slope, lifted = context.saved_tensors
         in_g, in_x, in_w = wanted(context, 3)
         rest = (context.geometry, context.lifts)
-        dg = _push(g, [(x, vw), (vx, w)], vb, *rest) if in_g else None
+        slopes, images = Image(g, slope), Image(x, lifted)
+        changes = None if vx is None else Image(vx)
+        dg = _push(slopes, [(images, vw), (changes, w)], vb, *rest) if in_g else None
         mask = [in_x and vw is not None, in_w and vx is not None, False]
-        dx, dw, _ = _pull(g, x if vx is None else vx, w if vw is None else vw, *rest, None, mask)
-        return dg, dx, dw, *[None] * 4
+        dx, dw, _ = _pull(slopes, changes or images, w if vw is None else vw, *rest, None, mask)
+        return dg, dx, dw, *[None] * 5
 
 
 def _push(
-    g: Tensor,
-    pairs: Sequence[tuple[Tensor | None, Tensor | None]],
+    g: Image,
+    pairs: Sequence[tuple[Image | None, Tensor | None]],
     vb: Tensor | None,
     geometry: Geometry,
     lifts: Lifts,
@@ -140,14 +158,14 @@ def _push(
     """
     present = [(x, w) for x, w in pairs if x is not None and w is not None]
     if not present:
-        return None if vb is None else column(vb, g).expand_as(g)
-    if is_wide(present[0][1]) and (tiling := _tiling(g, *present[0], geometry)):
-        total = tiling.convolved([(x, lifts.of(w, tiling)) for x, w in present])
-        return total if vb is None else total.add_(column(vb, g))
-    first, *others = present
-    total = _aten.convolution(*first, vb, *geometry)
+        return None if vb is None else column(vb, g.pixels).expand_as(g.pixels)
+    (x, w), *others = present
+    if is_wide(w) and (tiling := _tiling(g.pixels, x.pixels, w, geometry)):
+        total = tiling.convolved([(x.tiled, lifts.of(w, tiling)) for x, w in present])
+        return total if vb is None else total.add_(column(vb, g.pixels))
+    total = _aten.convolution(x.pixels, w, vb, *geometry)
     for x, w in others:
-        total = total.add_(_aten.convolution(x, w, None, *geometry))
+        total = total.add_(_aten.convolution(x.pixels, w, None, *geometry))
     return total
 
 

@@ -68,7 +68,7 @@ class CurvatureOperator(Operator):
         size = problem.num_parameters
         super().__init__((size, size), problem.precision, problem.device)
         self.problem, self.state, self.options = problem, problem.state(at), options
-        self._mode = FastDoubleBackward()
+        self._mode = FastDoubleBackward(many_products=True)
         self.plan = self._planned()
         self._kept: dict[int, Graph] = {}
         self._kept_bytes = 0.0

@@ -28,9 +28,9 @@ class FastDoubleBackward(TorchFunctionMode):
     entered after this one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, many_products: bool = False) -> None:
         super().__init__()
-        self.lifts = Lifts()
+        self.lifts = Lifts(images=many_products)
         plain, transposed = partial(convolution, self.lifts), partial(transposed_convolution, self.lifts)
         self._twins: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
             torch.conv1d: plain,

@@ -7,7 +7,7 @@ times in tiles of 4 x 4 pixels and 4 times in tiles of 2 x 2. Lifting is linear,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from math import ceil
 
@@ -56,7 +56,7 @@ class Tiling:
 
     With x̂, ŵ, ĝ the lifted input, weight and gradient of the output, <g, x * w> = Σ_k <ĝ_k, x̂_k ŵ_k'>. What is lifted
     is (k, tiles of all samples, channels), or (k, output channels, input channels) for weights; `lower_...` is the
-    transpose of `lift_...`.
+    transpose of `lift_...`. Where images are asked for, they may be given lifted.
     """
 
     def __init__(self, edge: int, height: int, width: int, dtype: torch.dtype = torch.float32) -> None:
@@ -117,40 +117,63 @@ class Tiling:
         images = cells.permute(2, 3, 0, 4, 1, 5).flatten(3, 4).flatten(1, 2)
         return images[:, :height, :width].permute(0, 3, 1, 2)
 
+    def whole(self, lift: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+        """All images lifted by `lift_input` or `lift_output`, for more than one use."""
+        num, channels = images.shape[:2]
+        total = images.new_empty(self.num_places, num * self._num_tiles, channels)
+        for piece in self._pieces(num, channels, channels):
+            total[:, self._tiles(piece)] = lift(images[piece])
+        return total
+
     def convolved(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """The sum of x * w over pairs of an input and a lifted weight."""
-        images, weight = pairs[0]
-        _, outputs, inputs = weight.shape
-        total = self._images(images, outputs)
-        for piece in self._pieces(len(images), outputs, inputs):
-            summed = _summed((self.lift_input(x[piece]), w.mT) for x, w in pairs)
+        _, outputs, inputs = pairs[0][1].shape
+        total = self._images(pairs[0][0], outputs)
+        for piece in self._pieces(len(total), outputs, inputs):
+            summed = _summed((self._lifted(self.lift_input, x, piece), w.mT) for x, w in pairs)
             total[piece] = self.lower_output(summed)
         return total
 
     def gradients(self, g: Tensor, x: Tensor | None, weight: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """The gradients of <g, x * w> in x, which takes the lifted weight, and in w, which takes x; None without it."""
         if weight is not None:
-            inputs = weight.shape[2]
+            outputs, inputs = weight.shape[1:]
         elif x is not None:
-            inputs = x.shape[1]
+            outputs, inputs = self._num_channels(g), self._num_channels(x)
         else:
             return None, None
         dx, dw = None if weight is None else self._images(g, inputs), None
-        for piece in self._pieces(len(g), g.shape[1], inputs):
-            slope = self.lift_output(g[piece])
+        for piece in self._pieces(self._num_samples(g), outputs, inputs):
+            slope = self._lifted(self.lift_output, g, piece)
             if weight is not None and dx is not None:
                 dx[piece] = self.lower_input(slope @ weight)
             if x is not None:
-                dw = _summed([(slope.mT, self.lift_input(x[piece]))], dw)
+                dw = _summed([(slope.mT, self._lifted(self.lift_input, x, piece))], dw)
         return dx, None if dw is None else self.lower_weight(dw)
 
+    @property
+    def _num_tiles(self) -> int:
+        return self.rows * self.columns
+
+    def _tiles(self, piece: slice) -> slice:
+        return slice(piece.start * self._num_tiles, piece.stop * self._num_tiles)
+
+    def _lifted(self, lift: Callable[[Tensor], Tensor], images: Tensor, piece: slice) -> Tensor:
+        return images[:, self._tiles(piece)] if images.dim() == 3 else lift(images[piece])
+
+    def _num_samples(self, images: Tensor) -> int:
+        return images.shape[1] // self._num_tiles if images.dim() == 3 else len(images)
+
+    def _num_channels(self, images: Tensor) -> int:
+        return images.shape[2 if images.dim() == 3 else 1]
+
     def _images(self, like: Tensor, channels: int) -> Tensor:
-        return like.new_empty(len(like), *self.size, channels).permute(0, 3, 1, 2)
+        return like.new_empty(self._num_samples(like), *self.size, channels).permute(0, 3, 1, 2)
 
     def _pieces(self, num: int, outputs: int, inputs: int) -> Iterator[slice]:
         """Samples at a time: more where the lifted weights, which each piece reads again, are larger than images."""
         size = max(PIECE, self.num_places * outputs * inputs // 2)
-        step = max(1, size // (self.num_places * self.rows * self.columns * max(outputs, inputs)))
+        step = max(1, size // (self.num_places * self._num_tiles * max(outputs, inputs)))
         return (slice(begin, begin + step) for begin in range(0, num, step))
 
 
@@ -163,9 +186,14 @@ def _summed(products: Iterable[tuple[Tensor, Tensor]], total: Tensor | None = No
 
 
 class Lifts:
-    """Lifted weights, each for as long as its weight is there and unchanged: the same ones meet many vectors."""
+    """Lifted weights, each for as long as its weight is there and unchanged: the same ones meet many vectors.
 
-    def __init__(self) -> None:
+    With `images` a graph saves its images lifted too: more memory, which `saved_tensors_hooks` see, and less work for
+    each product.
+    """
+
+    def __init__(self, *, images: bool = False) -> None:
+        self.images = images
         self._known = WeakIdKeyDictionary()
 
     def of(self, w: Tensor, tiling: Tiling) -> Tensor:
