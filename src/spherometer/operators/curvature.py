@@ -24,9 +24,10 @@ from spherometer.problems.pieces import refuse_non_finite
 from spherometer.problems.problem import refuse_no_terms
 from spherometer.problems.weights import flatten, unflatten
 
-NUM_WEIGHED = 8  # samples whose graph is weighed to plan the memory
+NUM_WEIGHED = 4  # samples whose graph is weighed to plan the memory
 NUM_ROUNDED = 2  # samples on which float32 is held against float64; fewer average less out, say more and cost less
 NUM_ROUNDED_TOGETHER = 8  # the same where samples see one another: the batch statistics of two are degenerate
+ROWS_AT_ONCE = 1 << 18  # of vectors in double precision, which then stay near the processor
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,11 @@ class CurvatureOperator(Operator):
         double = sample.in_dtype(torch.float64)
         double.plans[type(self)] = Plan()  # a few samples fit: nothing to plan
         single, exact = (self.on(problem) @ columns.to(problem.precision) for problem in (sample, double))
-        return (columns.double() * (single.double() - exact)).sum(0).abs()
+        total = exact.new_zeros(columns.shape[1])
+        for parts in zip(*(matrix.split(ROWS_AT_ONCE) for matrix in (columns, single, exact)), strict=True):
+            vector, rounded, right = (part.double() for part in parts)
+            total += (vector * (rounded - right)).sum(0)
+        return total.abs()
 
     def core(self) -> SpanOperator | None:
         """The same matrix without directions that no sample sees, where leaving them out spares half the work."""

@@ -23,16 +23,16 @@ def refuse_unusable(problem: Problem) -> None:
         if not torch.isfinite(tensor).all():
             raise NonFiniteError(f"parameter {name!r} holds values that are not finite: nothing can be measured")
     state, piece = problem.state(), _first_piece(problem)
-    with torch.no_grad():
-        once = problem.evaluate(state, piece)
-        _refuse_random(problem, state, piece, float(once.loss))
-        check_is_mean(problem.criterion, once.outputs, once.targets)
     with differentiating():
-        if not problem.evaluate(state, piece).loss.requires_grad:
-            raise ValueError(
-                f"the loss does not depend on the chosen parameters ({', '.join(problem.names[:3])}, ...): "
-                "look for detach() or no_grad() in the model, or choose parameters that it uses"
-            )
+        once = problem.evaluate(state, piece)
+        _refuse_random(problem, state, piece, float(once.loss.detach()))
+    with torch.no_grad():
+        check_is_mean(problem.criterion, once.outputs, once.targets)
+    if not once.loss.requires_grad:
+        raise ValueError(
+            f"the loss does not depend on the chosen parameters ({', '.join(problem.names[:3])}, ...): "
+            "look for detach() or no_grad() in the model, or choose parameters that it uses"
+        )
 
 
 def halves_agree(problem: Problem) -> bool:
@@ -67,7 +67,7 @@ def _refuse_random(problem: Problem, state: State, piece: Piece, once: float) ->
     with KeptRandomState(problem.device):
         for device in {torch.device("cpu"), problem.device}:
             torch.rand(1, device=device)  # another place in the random stream: only a random model can tell
-        twice = float(problem.evaluate(state, piece).loss)
+        twice = float(problem.evaluate(state, piece).loss.detach())
     if twice != once:
         raise ValueError(
             f"expected the same loss twice at the same weights, got {once:.9g} and {twice:.9g}: "
