@@ -10,6 +10,7 @@ from torch.nn import functional
 
 import spherometer as sm
 from spherometer.operators.double_backward import FastDoubleBackward
+from spherometer.operators.memory import saved_bytes
 from spherometer.operators.minimal_filtering import Lifts, Tiling, tiling_for
 
 SIZES = [(4, 4), (8, 8), (2, 2), (5, 7), (9, 6), (12, 3)]
@@ -62,6 +63,10 @@ def test_convolutions_and_gradients_are_those_of_torch(edge, size):
     dx, dw = tiling.gradients(g, x, lifted[0])
     assert_near(dx, slopes[0])
     assert_near(dw, slopes[1])
+    inputs, slopes = tiling.whole(tiling.lift_input, x), tiling.whole(tiling.lift_output, g)
+    assert_near(tiling.convolved([(inputs, lifted[0])]), functional.conv2d(x, w, padding=1))
+    for found, given in zip(tiling.gradients(slopes, inputs, lifted[0]), (dx, dw), strict=True):
+        assert_near(found, given)
     assert tiling.gradients(g, None, lifted[0])[1] is None
     assert tiling.gradients(g, x, None)[0] is None
     assert tiling.gradients(g, None, None) == (None, None)
@@ -74,8 +79,11 @@ def test_pieces_of_the_samples_add_up(monkeypatch):
     whole = (tiling.convolved([(x, lifted)]), *tiling.gradients(g, x, lifted))
     monkeypatch.setattr("spherometer.operators.minimal_filtering.PIECE", 2 * 36 * 4 * 5)
     assert len(list(tiling._pieces(7, 4, 5))) == 4
-    for found, truth in zip((tiling.convolved([(x, lifted)]), *tiling.gradients(g, x, lifted)), whole, strict=True):
-        assert_near(found, truth)
+    inputs, slopes = tiling.whole(tiling.lift_input, x), tiling.whole(tiling.lift_output, g)
+    for images_, slopes_ in ((x, g), (inputs, slopes), (x, slopes), (inputs, g)):
+        pieces = (tiling.convolved([(images_, lifted)]), *tiling.gradients(slopes_, images_, lifted))
+        for found, truth in zip(pieces, whole, strict=True):
+            assert_near(found, truth)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +165,23 @@ def test_third_derivatives_are_left_to_torch():
     plain = grad(model(x).square().sum(), weight, create_graph=True)[0]
     truth = grad(grad(plain.square().sum(), weight, create_graph=True)[0].sum(), weight)[0]
     assert_near(third, truth, 1e-4)
+
+
+def test_lifted_images_are_saved_for_many_products_only_and_weighed():
+    model, x = wide_network(""), images(6, 3, (8, 8), dtype=torch.float32)
+
+    def saved(mode):
+        def build():
+            with mode:
+                return grad(model(x).square().sum(), list(model.parameters()), create_graph=True)
+
+        return saved_bytes(build, [x, *model.parameters()])
+
+    per_pixel = 4 * 36 / 16
+    wide = (64 + 96) + (96 + 96)  # channels of the inputs, and of the gradients, of two convolutions of 8 x 8 pixels
+    small = 2 * 2 * 4 * 16 / 4 * (96 + 100)  # of 2 x 2 pixels
+    lifted = saved(FastDoubleBackward(many_products=True)) - saved(FastDoubleBackward())
+    assert lifted == 6 * (64 * per_pixel * wide + small)
 
 
 def test_kept_graphs_leave_room_for_lifted_weights():

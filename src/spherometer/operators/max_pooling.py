@@ -17,27 +17,30 @@ class _MaxPool(Function):
     @staticmethod
     def forward(context: Any, x: Tensor, *window: Any) -> Tensor:
         y, places = torch.ops.aten.max_pool2d_with_indices(x, *window)
-        context.places, context.size = places.permute(0, 2, 3, 1).flatten(1, 2), x.shape[2:]
+        context.save_for_backward(_pixels(places))
+        context.size = x.shape[2:]
         return y
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Any:
-        return _Spread.apply(gradients[0], context.places, context.size), *[None] * 5
+        # The bare function also serves `torch.func.vmap` over `torch.autograd.grad`.
+        spread = _Spread.apply if torch.is_grad_enabled() else _spread
+        return spread(gradients[0], *context.saved_tensors, context.size), *[None] * 5
 
 
 class _Spread(Function):
-    """Numbers (samples, channels, ...) brought back to the places they were taken from, added up where these meet."""
+    """Numbers brought back to the places they were taken from, added up where these meet."""
 
     @staticmethod
     def forward(context: Any, values: Tensor, places: Tensor, size: torch.Size) -> Tensor:
-        context.places, context.out_size = places, values.shape[2:]
-        flat = values.new_zeros(len(values), size.numel(), values.shape[1])
-        flat.scatter_add_(1, places, _pixels(values))
-        return flat.unflatten(1, size).permute(0, 3, 1, 2)
+        context.save_for_backward(places)
+        context.size = values.shape[2:]
+        return _spread(values, places, size)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Any:
-        return _Taken.apply(gradients[0], context.places, context.out_size), None, None
+        take = _Taken.apply if torch.is_grad_enabled() else _taken
+        return take(gradients[0], *context.saved_tensors, context.size), None, None
 
 
 class _Taken(Function):
@@ -45,17 +48,33 @@ class _Taken(Function):
 
     @staticmethod
     def forward(context: Any, image: Tensor, places: Tensor, size: torch.Size) -> Tensor:
-        context.places, context.in_size = places, image.shape[2:]
-        return _pixels(image).gather(1, places).unflatten(1, size).permute(0, 3, 1, 2)
+        context.save_for_backward(places)
+        context.size = image.shape[2:]
+        return _taken(image, places, size)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Any:
-        return _Spread.apply(gradients[0], context.places, context.in_size), None, None
+        spread = _Spread.apply if torch.is_grad_enabled() else _spread
+        return spread(gradients[0], *context.saved_tensors, context.size), None, None
+
+
+def _spread(values: Tensor, places: Tensor, size: torch.Size) -> Tensor:
+    pixels = _pixels(values)
+    flat = pixels.new_zeros(len(values), size.numel(), values.shape[1])
+    return _image(flat.scatter_add_(1, places, pixels), size)
+
+
+def _taken(image: Tensor, places: Tensor, size: torch.Size) -> Tensor:
+    return _image(_pixels(image).gather(1, places), size)
 
 
 def _pixels(image: Tensor) -> Tensor:
-    """(samples, pixels, channels)."""
-    return image.permute(0, 2, 3, 1).flatten(1, 2)
+    """(samples, channels, height, width) -> (samples, pixels, channels)."""
+    return image.permute(0, 2, 3, 1).reshape(len(image), -1, image.shape[1])
+
+
+def _image(pixels: Tensor, size: torch.Size) -> Tensor:
+    return pixels.view(len(pixels), *size, pixels.shape[2]).permute(0, 3, 1, 2)
 
 
 def max_pool(
