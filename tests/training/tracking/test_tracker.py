@@ -562,9 +562,8 @@ def test_a_budget_is_kept_where_costs_vary(costly):
         now[0] += 0.01
         tracker.step()
         shares.append(tracker.overhead)
-    assert max(shares[3000:]) < 0.13
+    assert max(shares[3000:]) < 0.11
     assert min(shares[3000:]) > 0.07
-    assert sum(shares[3000:]) / 3000 == pytest.approx(0.1, abs=0.01)
 
 
 def test_callbacks_may_run_without_gradients_and_in_inference_mode():

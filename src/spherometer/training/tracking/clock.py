@@ -16,14 +16,11 @@ class Clock:
         self._origin: float | None = None
 
     def affords(self, seconds: float, began: float) -> bool:
-        """Whether half of so many more fit, which puts the share as often above the budget as below.
-
-        `began` is when the tracker was entered.
-        """
+        """Whether so many more fit; `began` is when the tracker was entered."""
         if self.budget is None:
             return True
         inside = self.spent + time.perf_counter() - began
-        return inside + seconds / 2 <= self.budget * self.outside(began)
+        return inside + seconds <= self.budget * self.outside(began)
 
     def outside(self, began: float) -> float:
         """Seconds of training so far."""

@@ -44,7 +44,7 @@ class Tracker:
             their own.
         every: a number of steps, a Schedule, or "log", "epoch", "jump".
         budget: tracking time aimed at for each second of training, 0.1 for 10 %; after the first of each probe,
-            measurements wait until half of what they take fits.
+            measurements wait until they fit.
         run: folder of a new run, or an open RunWriter, that keeps every row.
         watch: serve the live page of the run, on this machine; `page` is its address.
         sinks: objects with `log(dict, step)`, or functions.
