@@ -164,7 +164,7 @@ def _rows(network: str, tallies: dict[str, Tally]) -> list[list[str]]:
 def _budget(course: Course) -> str:
     _, optimizer, problem, descend = _begin(course)
     tracker = sm.Tracker(problem, ["sharpness"], every=1, budget=0.1)
-    steps = 4 * course.steps  # the first, cold measurement must be paid off
+    steps = 12 * course.steps  # a few measurements must be paid off: one costs as much as tens of training steps
     for _ in range(steps):
         tracker.step(optimizer, descend())
     number = len(tracker.series("sharpness"))
