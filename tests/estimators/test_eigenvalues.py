@@ -189,6 +189,19 @@ def test_wrong_suggestion_does_not_mislead():
         assert_bounded(eigenvalues(Diagonal(values, suggestion=second), seed=seed), torch.tensor([1.0]))
 
 
+def test_a_start_left_more_to_chance_shows_sooner_that_nothing_was_missed(monkeypatch):
+    values = torch.randn(10**6, generator=torch.Generator().manual_seed(0), dtype=torch.float64).mul_(0.02)
+    values[:3] = torch.tensor([1.0, 0.5, 0.45])
+    suggestion = torch.zeros(10**6, dtype=torch.float64)
+    suggestion[:3] = 1
+    found = eigenvalues(Diagonal(values, suggestion=suggestion))
+    monkeypatch.setattr("spherometer.estimators.extremes.ABOVE_CHANCE", torch.inf)  # as much chance as suggestion
+    half = eigenvalues(Diagonal(values, suggestion=suggestion))
+    for estimate in (found, half):
+        assert_bounded(estimate, torch.tensor([1.0]))
+    assert found.products < half.products
+
+
 def test_a_zero_or_broken_suggestion_is_ignored():
     values = outliers_and_bulk()
     for suggestion in (torch.zeros(400, dtype=torch.float64), torch.full((400,), torch.nan, dtype=torch.float64)):
