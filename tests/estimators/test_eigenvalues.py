@@ -190,10 +190,9 @@ def test_wrong_suggestion_does_not_mislead():
 
 
 def test_a_start_left_more_to_chance_shows_sooner_that_nothing_was_missed(monkeypatch):
-    values = torch.randn(10**6, generator=torch.Generator().manual_seed(0), dtype=torch.float64).mul_(0.02)
-    values[:3] = torch.tensor([1.0, 0.5, 0.45])
-    suggestion = torch.zeros(10**6, dtype=torch.float64)
-    suggestion[:3] = 1
+    values = 0.55 * torch.arange(0.5, 5e5, 0.5, dtype=torch.float64) ** -0.7
+    values[0], values[5000:] = 1.0, 1e-3
+    suggestion = values.clone()
     found = eigenvalues(Diagonal(values, suggestion=suggestion))
     monkeypatch.setattr("spherometer.estimators.extremes.ABOVE_CHANCE", torch.inf)  # as much chance as suggestion
     half = eigenvalues(Diagonal(values, suggestion=suggestion))
