@@ -17,7 +17,7 @@ from spherometer.estimators.randomness import child_stream, unit_vector
 from spherometer.estimators.search import Answer, Search, Which
 from spherometer.values import Estimate, Status
 
-CHANCE = 1.0  # length of the random vector mixed into a vector that was given; a Krylov space sorts them out in one step
+CHANCE = 1.0  # length of the random vector mixed into a given unit vector; a Krylov space sorts them out in one step
 # The operator's own suggestion is made this much longer than what chance puts on any one direction. It then still leads
 # the chain, and the more of the chain is left to chance, the sooner that shows what was missed.
 ABOVE_CHANCE = 64

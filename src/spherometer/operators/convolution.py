@@ -51,7 +51,7 @@ class _Convolution(Function):
     @staticmethod
     def forward(context: Any, x: Tensor, w: Tensor, b: Tensor | None, geometry: Geometry, lifts: Lifts) -> Tensor:
         tiling = _tiling(x, x, w, geometry) if lifts.images else None
-        context.save_for_backward(x, w, tiling and tiling.whole(tiling.lift_input, x))
+        context.save_for_backward(x, w, None if tiling is None else tiling.whole(tiling.lift_input, x))
         context.geometry, context.lifts, context.num_biases = geometry, lifts, None if b is None else list(b.shape)
         return _aten.convolution(x, w, b, *geometry)
 
@@ -127,7 +127,7 @@ class _ConvolutionGradient(Function):
         context.set_materialize_grads(False)
         context.geometry, context.lifts = rest[:2]
         tiling = None if lifted is None else _tiling(g, x, w, context.geometry)
-        slope = tiling and tiling.whole(tiling.lift_output, g)
+        slope = None if tiling is None else tiling.whole(tiling.lift_output, g)
         context.save_for_backward(g, x, w, slope, lifted)
         return _pull(Image(g, slope), Image(x, lifted), w, *rest)
 

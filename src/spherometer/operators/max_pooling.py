@@ -25,7 +25,8 @@ class _MaxPool(Function):
     def backward(context: Any, *gradients: Tensor) -> Any:
         # The bare function also serves `torch.func.vmap` over `torch.autograd.grad`.
         spread = _Spread.apply if torch.is_grad_enabled() else _spread
-        return spread(gradients[0], *context.saved_tensors, context.size), *[None] * 5
+        (places,) = context.saved_tensors
+        return spread(gradients[0], places, context.size), *[None] * 5
 
 
 class _Spread(Function):
@@ -40,7 +41,8 @@ class _Spread(Function):
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Any:
         take = _Taken.apply if torch.is_grad_enabled() else _taken
-        return take(gradients[0], *context.saved_tensors, context.size), None, None
+        (places,) = context.saved_tensors
+        return take(gradients[0], places, context.size), None, None
 
 
 class _Taken(Function):
@@ -55,7 +57,8 @@ class _Taken(Function):
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Any:
         spread = _Spread.apply if torch.is_grad_enabled() else _spread
-        return spread(gradients[0], *context.saved_tensors, context.size), None, None
+        (places,) = context.saved_tensors
+        return spread(gradients[0], places, context.size), None, None
 
 
 def _spread(values: Tensor, places: Tensor, size: torch.Size) -> Tensor:
