@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from spherometer.operators.convolution import per_axis
+
+Move = Callable[[Tensor, Tensor, torch.Size], Tensor]
 
 
 class _MaxPool(Function):
@@ -23,52 +26,39 @@ class _MaxPool(Function):
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Any:
-        # The bare function also serves `torch.func.vmap` over `torch.autograd.grad`.
-        spread = _Spread.apply if torch.is_grad_enabled() else _spread
         (places,) = context.saved_tensors
-        return spread(gradients[0], places, context.size), *[None] * 5
+        return _moved(gradients[0], places, context.size, _spread), *[None] * 5
 
 
-class _Spread(Function):
-    """Numbers brought back to the places they were taken from, added up where these meet."""
+class _Moved(Function):
+    """Numbers of an image taken from some places, or spread over them: each is the transpose of the other."""
 
     @staticmethod
-    def forward(context: Any, values: Tensor, places: Tensor, size: torch.Size) -> Tensor:
+    def forward(context: Any, image: Tensor, places: Tensor, size: torch.Size, move: Move) -> Tensor:
         context.save_for_backward(places)
-        context.size = values.shape[2:]
-        return _spread(values, places, size)
+        context.size, context.back = image.shape[2:], _taken if move is _spread else _spread
+        return move(image, places, size)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Any:
-        take = _Taken.apply if torch.is_grad_enabled() else _taken
         (places,) = context.saved_tensors
-        return take(gradients[0], places, context.size), None, None
+        return _moved(gradients[0], places, context.size, context.back), None, None, None
 
 
-class _Taken(Function):
-    """The transpose: numbers of an image at these places."""
-
-    @staticmethod
-    def forward(context: Any, image: Tensor, places: Tensor, size: torch.Size) -> Tensor:
-        context.save_for_backward(places)
-        context.size = image.shape[2:]
-        return _taken(image, places, size)
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> Any:
-        spread = _Spread.apply if torch.is_grad_enabled() else _spread
-        (places,) = context.saved_tensors
-        return spread(gradients[0], places, context.size), None, None
-
-
-def _spread(values: Tensor, places: Tensor, size: torch.Size) -> Tensor:
-    pixels = _pixels(values)
-    flat = pixels.new_zeros(len(values), size.numel(), values.shape[1])
-    return _image(flat.scatter_add_(1, places, pixels), size)
+def _moved(image: Tensor, places: Tensor, size: torch.Size, move: Move) -> Tensor:
+    """By the bare function where no further derivative is to come, which `torch.func.vmap` can follow too."""
+    return _Moved.apply(image, places, size, move) if torch.is_grad_enabled() else move(image, places, size)
 
 
 def _taken(image: Tensor, places: Tensor, size: torch.Size) -> Tensor:
     return _image(_pixels(image).gather(1, places), size)
+
+
+def _spread(image: Tensor, places: Tensor, size: torch.Size) -> Tensor:
+    """Added up where places meet."""
+    pixels = _pixels(image)
+    flat = pixels.new_zeros(len(image), size.numel(), image.shape[1])
+    return _image(flat.scatter_add_(1, places, pixels), size)
 
 
 def _pixels(image: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from spherometer.operators.convolution import per_axis
 from spherometer.operators.recorder import CONVOLUTIONS, NORMALISATIONS, Recorder, Use
 
 NUM_ENTRIES = 2**25  # of a temporary tensor
@@ -287,7 +288,7 @@ def _convolution(use: Use, recorder: Recorder) -> Layer | None:
     if inputs.ndim != axes + 2:
         return None
     kernel = bound["weight"].shape[2:]
-    stride, dilation = (_each(bound[key] or 1, axes) for key in ("stride", "dilation"))
+    stride, dilation = (per_axis(bound[key] or 1, axes) for key in ("stride", "dilation"))
     padding = _padding(bound["padding"] or 0, kernel, dilation)
     groups = bound["groups"] or 1
 
@@ -329,17 +330,13 @@ def _bound(use: Use, names: str) -> dict[str, Any]:
     return bound | use.options
 
 
-def _each(value: Any, axes: int) -> tuple[int, ...]:
-    return (value,) * axes if isinstance(value, int) else tuple(value) if len(value) == axes else tuple(value) * axes
-
-
-def _padding(padding: Any, kernel: Any, dilation: tuple[int, ...]) -> list[tuple[int, int]]:
+def _padding(padding: Any, kernel: Any, dilation: Sequence[int]) -> list[tuple[int, int]]:
     if padding == "valid":
         padding = 0
     if padding == "same":
         totals = [step * (size - 1) for size, step in zip(kernel, dilation, strict=True)]
         return [(total // 2, total - total // 2) for total in totals]
-    return [(size, size) for size in _each(padding, len(kernel))]
+    return [(size, size) for size in per_axis(padding, len(kernel))]
 
 
 def _windows(
