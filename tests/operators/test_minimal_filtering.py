@@ -70,6 +70,11 @@ def test_convolutions_and_gradients_are_those_of_torch(edge, size):
     assert tiling.gradients(g, None, lifted[0])[1] is None
     assert tiling.gradients(g, x, None)[0] is None
     assert tiling.gradients(g, None, None) == (None, None)
+    for given in ((g, x), (slopes, inputs)):
+        dg, dx, dw = tiling.second(*given, other, *lifted)
+        assert_near(dg, truth)
+        assert_near(dx, tiling.gradients(g, None, lifted[1])[0])
+        assert_near(dw, tiling.gradients(g, other, None)[1])
 
 
 def test_pieces_of_the_samples_add_up(monkeypatch):
@@ -89,8 +94,9 @@ def test_pieces_of_the_samples_add_up(monkeypatch):
 @pytest.mark.parametrize(
     ("x", "w"),
     [
-        (images(channels=32, dtype=torch.float32), tensor(64, 32, 3, 3)),
-        (images(channels=64, dtype=torch.float32), tensor(32, 64, 3, 3)),
+        (images(channels=32, dtype=torch.float32), tensor(32, 32, 3, 3)),
+        (images(channels=16, dtype=torch.float32), tensor(256, 16, 3, 3)),
+        (images(channels=256, dtype=torch.float32), tensor(16, 256, 3, 3)),
         (images(channels=64), tensor(64, 64, 3, 3)),
         (images(channels=64, dtype=torch.float32).contiguous(), tensor(64, 64, 3, 3)),
         (images(channels=64, dtype=torch.float32), tensor(64, 64, 5, 5)),
@@ -99,13 +105,21 @@ def test_pieces_of_the_samples_add_up(monkeypatch):
     ],
 )
 def test_what_would_not_be_quicker_is_left_alone(x, w):
-    assert tiling_for(x, w) is None
+    for lifts in (Lifts(), Lifts(images=True)):
+        assert tiling_for(x, w, lifts) is None
+
+
+def test_fewer_channels_do_where_images_are_saved_lifted():
+    x, w = images(channels=32, dtype=torch.float32), tensor(64, 32, 3, 3)
+    assert tiling_for(x, w, Lifts()) is None
+    assert tiling_for(x, w, Lifts(images=True)).edge == 4
 
 
 def test_small_images_have_small_tiles():
     w = tensor(64, 64, 3, 3)
     edges = [
-        tiling_for(images(channels=64, size=(size, size), dtype=torch.float32), w).edge for size in (2, 4, 6, 7, 32)
+        tiling_for(images(channels=64, size=(size, size), dtype=torch.float32), w, Lifts()).edge
+        for size in (2, 4, 6, 7, 32)
     ]
     assert edges == [2, 2, 2, 4, 4]
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from spherometer.operators.minimal_filtering import Lifts, Tiling, is_wide, tiling_for
+from spherometer.operators.minimal_filtering import Lifts, Tiling, tiling_for
 from spherometer.operators.waiting import column, wanted
 
 _aten = torch.ops.aten
@@ -50,10 +50,14 @@ class _Convolution(Function):
 
     @staticmethod
     def forward(context: Any, x: Tensor, w: Tensor, b: Tensor | None, geometry: Geometry, lifts: Lifts) -> Tensor:
-        tiling = _tiling(x, x, w, geometry) if lifts.images else None
-        context.save_for_backward(x, w, None if tiling is None else tiling.whole(tiling.lift_input, x))
+        tiling = _tiling(x, x, w, geometry, lifts) if lifts.images else None
+        lifted = None if tiling is None else tiling.whole(tiling.lift_input, x)
+        context.save_for_backward(x, w, lifted)
         context.geometry, context.lifts, context.num_biases = geometry, lifts, None if b is None else list(b.shape)
-        return _aten.convolution(x, w, b, *geometry)
+        if tiling is None or lifted is None:
+            return _aten.convolution(x, w, b, *geometry)
+        result = tiling.convolved([(lifted, lifts.of(w, tiling))])
+        return result if b is None else result.add_(column(b, result))
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Any:
@@ -72,11 +76,8 @@ def _pull(
     if not any(mask):
         return None, None, None
     in_x, in_w, in_b = mask
-    if tiling := _tiling(g.pixels, x.pixels, w, geometry):
-        tiled = in_x and is_wide(w)
-        dx, dw = tiling.gradients(g.tiled, x.tiled if in_w else None, lifts.of(w, tiling) if tiled else None)
-        if in_x and not tiled:
-            dx = _aten.convolution_backward(g.pixels, x.pixels, w, None, *geometry, [True, False, False])[0]
+    if tiling := _tiling(g.pixels, x.pixels, w, geometry, lifts):
+        dx, dw = tiling.gradients(g.tiled, x.tiled if in_w else None, lifts.of(w, tiling) if in_x else None)
     elif _is_small_image(g.pixels, w, geometry):
         dx = _aten.convolution(g.pixels, w, None, *geometry._replace(transposed=True)) if in_x else None
         dw = _swapped_weight_gradient(g.pixels, x.pixels, geometry) if in_w else None
@@ -86,10 +87,10 @@ def _pull(
     return dx, dw, g.pixels.sum([0, *range(2, g.pixels.dim())]) if in_b else None
 
 
-def _tiling(g: Tensor, x: Tensor, w: Tensor, geometry: Geometry) -> Tiling | None:
+def _tiling(g: Tensor, x: Tensor, w: Tensor, geometry: Geometry, lifts: Lifts) -> Tiling | None:
     """How to spare multiplications, where that was measured quicker and nothing is to be differentiated any further."""
     final = not torch.is_grad_enabled() and not any(map(torch._C._functorch.is_batchedtensor, (g, x, w)))
-    return tiling_for(x, w) if final and geometry == PLAIN else None
+    return tiling_for(x, w, lifts) if final and geometry == PLAIN else None
 
 
 def _is_small_image(g: Tensor, w: Tensor, geometry: Geometry) -> bool:
@@ -126,7 +127,7 @@ class _ConvolutionGradient(Function):
     def forward(context: Any, g: Tensor, x: Tensor, w: Tensor, lifted: Tensor | None, *rest: Any) -> Any:
         context.set_materialize_grads(False)
         context.geometry, context.lifts = rest[:2]
-        tiling = None if lifted is None else _tiling(g, x, w, context.geometry)
+        tiling = None if lifted is None else _tiling(g, x, w, *rest[:2])
         slope = None if tiling is None else tiling.whole(tiling.lift_output, g)
         context.save_for_backward(g, x, w, slope, lifted)
         return _pull(Image(g, slope), Image(x, lifted), w, *rest)
@@ -138,6 +139,10 @@ class _ConvolutionGradient(Function):
         in_g, in_x, in_w = wanted(context, 3)
         rest = (context.geometry, context.lifts)
         slopes, images = Image(g, slope), Image(x, lifted)
+        if in_g and in_x and in_w and vx is not None and vw is not None and (tiling := _tiling(g, vx, w, *rest)):
+            weights = [context.lifts.of(weight, tiling) for weight in (w, vw)]
+            total, *others = tiling.second(slopes.tiled, images.tiled, vx, *weights)
+            return total if vb is None else total.add_(column(vb, g)), *others, *[None] * 5
         changes = None if vx is None else Image(vx)
         dg = _push(slopes, [(images, vw), (changes, w)], vb, *rest) if in_g else None
         mask = [in_x and vw is not None, in_w and vx is not None, False]
@@ -160,7 +165,7 @@ def _push(
     if not present:
         return None if vb is None else column(vb, g.pixels).expand_as(g.pixels)
     (x, w), *others = present
-    if is_wide(w) and (tiling := _tiling(g.pixels, x.pixels, w, geometry)):
+    if tiling := _tiling(g.pixels, x.pixels, w, geometry, lifts):
         total = tiling.convolved([(x.tiled, lifts.of(w, tiling)) for x, w in present])
         return total if vb is None else total.add_(column(vb, g.pixels))
     total = _aten.convolution(x.pixels, w, vb, *geometry)

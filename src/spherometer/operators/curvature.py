@@ -35,14 +35,14 @@ class Graph:
     """A piece of data made ready: its number of terms, its gradient, and products with its share of the matrix."""
 
     count: float
-    gradient: Tensor
+    gradient: Sequence[Tensor]  # of each weight
     product: Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
     @classmethod
     def flat(cls, count: float, weights: Sequence[Tensor]) -> Graph:
         """A piece that no chosen weight has a say in, or without a single counted term."""
         zeros = [torch.zeros_like(weight) for weight in weights]
-        return cls(count, flatten(zeros), lambda vector: zeros)  # noqa: ARG005
+        return cls(count, zeros, lambda vector: zeros)  # noqa: ARG005
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,8 @@ class CurvatureOperator(Operator):
         if self._gradient is None:
             total, terms = torch.zeros(self.shape[0], dtype=self.dtype, device=self.device), 0.0
             for _, graph in self._graphs():
-                total.add_(graph.gradient, alpha=graph.count)
+                for part, gradient in zip(unflatten(total, self.state.weights), graph.gradient, strict=True):
+                    part.add_(gradient, alpha=graph.count)
                 terms += graph.count
                 del graph
             refuse_no_terms(terms)
@@ -126,7 +127,9 @@ class CurvatureOperator(Operator):
         sample = self.problem.sample(NUM_ROUNDED if self.problem.splittable else NUM_ROUNDED_TOGETHER)
         double = sample.in_dtype(torch.float64)
         double.plans[type(self)] = Plan()  # a few samples fit: nothing to plan
-        single, exact = (self.on(problem) @ columns.to(problem.precision) for problem in (sample, double))
+        matrices = self.on(sample), self.on(double)
+        matrices[0]._mode = self._mode  # which knows the same weights lifted
+        single, exact = (matrix @ columns.to(matrix.dtype) for matrix in matrices)
         total = exact.new_zeros(columns.shape[1])
         for parts in zip(*(matrix.split(ROWS_AT_ONCE) for matrix in (columns, single, exact)), strict=True):
             vector, rounded, right = (part.double() for part in parts)
@@ -150,7 +153,7 @@ class CurvatureOperator(Operator):
 
     def _keep(self, number: int, piece: Piece, graph: Graph) -> None:
         """Keep a graph if the limit then still has room for building the next one, should there be a next one."""
-        gradients = 2 * graph.gradient.numel() * graph.gradient.element_size()  # in the graph, and as one vector
+        gradients = 2 * sum(part.nbytes for part in graph.gradient)  # with the pulled ones of a Gauss-Newton matrix
         size = self.plan.sample_bytes * (num_samples(piece.content) or 1) + gradients
         is_last_missing = len(self._kept) + 1 == self._num_pieces
         others = self._kept_bytes + self._mode.lifts.num_bytes
@@ -161,7 +164,8 @@ class CurvatureOperator(Operator):
     def _built(self, piece: Piece, layout: torch.memory_format | None = None) -> Graph:
         with differentiating(), self._mode:
             graph = self._build(laid(piece, layout or self.plan.layout))
-        refuse_non_finite(graph.gradient, "gradient", piece.index)
+        for part in graph.gradient:
+            refuse_non_finite(part, "gradient", piece.index)
         return graph
 
     def _tried(self, piece: Piece, layout: torch.memory_format) -> Graph:

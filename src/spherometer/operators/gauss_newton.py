@@ -22,7 +22,6 @@ from spherometer.problems import Evaluation, Likelihood, Piece, Problem, State, 
 from spherometer.problems.losses import count_terms, counted_terms, num_slopes, term_weights, terms_are_positions
 from spherometer.problems.modes import differentiating
 from spherometer.problems.problem import refuse_no_terms
-from spherometer.problems.weights import flatten
 
 
 class OutputCurvature(CurvatureOperator):
@@ -63,7 +62,7 @@ class OutputCurvature(CurvatureOperator):
             return torch.autograd.grad(outputs, weights, middle(tangent), retain_graph=True, materialize_grads=True)
 
         gradient = torch.autograd.grad(outputs, weights, slope, retain_graph=True, materialize_grads=True)
-        return Graph(part.count, flatten(gradient), product)
+        return Graph(part.count, gradient, product)
 
     def exact_trace(self) -> float | None:
         """tr⟨J'MJ⟩ = ⟨Σ_k ‖J'r_k‖²⟩ by ghost norms: one backward pass to the layers per root."""

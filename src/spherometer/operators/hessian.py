@@ -15,7 +15,6 @@ from spherometer.operators.squares import Layer, Signs, layers_of
 from spherometer.problems import Piece
 from spherometer.problems.modes import differentiating
 from spherometer.problems.problem import refuse_no_terms
-from spherometer.problems.weights import flatten
 
 
 class Hessian(CurvatureOperator):
@@ -48,7 +47,7 @@ class Hessian(CurvatureOperator):
                 materialize_grads=True,
             )
 
-        return Graph(part.count, flatten(gradient).detach(), product)
+        return Graph(part.count, [entry.detach() for entry in gradient], product)
 
     def exact_trace(self) -> float | None:
         """Tr H = Tr G where the outputs are multilinear in the weights between kinks (T12), as in ReLU networks."""

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
 from spherometer.operators.convolution import per_axis
+
+
+class Window(NamedTuple):
+    """What `aten.max_pool2d_with_indices` wants to know besides the images, in its order."""
+
+    size: list[int]
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    ceil_mode: bool
+
 
 Move = Callable[[Tensor, Tensor, torch.Size], Tensor]
 
@@ -18,7 +29,7 @@ class _MaxPool(Function):
     """y = x at the places of the largest numbers."""
 
     @staticmethod
-    def forward(context: Any, x: Tensor, *window: Any) -> Tensor:
+    def forward(context: Any, x: Tensor, window: Window) -> Tensor:
         y, places = torch.ops.aten.max_pool2d_with_indices(x, *window)
         context.save_for_backward(_pixels(places))
         context.size = x.shape[2:]
@@ -27,7 +38,7 @@ class _MaxPool(Function):
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Any:
         (places,) = context.saved_tensors
-        return _moved(gradients[0], places, context.size, _spread), *[None] * 5
+        return _moved(gradients[0], places, context.size, _spread), None
 
 
 class _Moved(Function):
@@ -70,7 +81,7 @@ def _image(pixels: Tensor, size: torch.Size) -> Tensor:
     return pixels.view(len(pixels), *size, pixels.shape[2]).permute(0, 3, 1, 2)
 
 
-def max_pool(
+def window_of(
     input: Tensor,  # noqa: A002 (the names are those of torch.max_pool2d)
     kernel_size: Any,
     stride: Any = None,
@@ -78,9 +89,15 @@ def max_pool(
     dilation: Any = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
-) -> Tensor | None:
-    """The twin of `torch.max_pool2d` for images that lie channels last; None for a call that it leaves to it."""
+) -> Window | None:
+    """What a call of `torch.max_pool2d` says of its windows; None unless it is for images that lie channels last."""
     if return_indices or input.dim() != 4 or not input.is_contiguous(memory_format=torch.channels_last):
         return None
-    window = (per_axis(numbers, 2) for numbers in (kernel_size, stride or kernel_size, padding, dilation))
-    return _MaxPool.apply(input, *window, ceil_mode)
+    sizes = [per_axis(size, 2) for size in (kernel_size, stride or kernel_size, padding, dilation)]
+    return Window(sizes[0], sizes[1], sizes[2], sizes[3], ceil_mode)
+
+
+def max_pool(image: Tensor, *arguments: Any, **options: Any) -> Tensor | None:
+    """The twin of `torch.max_pool2d` for images that lie channels last; None for a call that it leaves to it."""
+    window = window_of(image, *arguments, **options)
+    return None if window is None else _MaxPool.apply(image, window)

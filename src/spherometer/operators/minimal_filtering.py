@@ -16,9 +16,10 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.weak import WeakIdKeyDictionary
 
-# Channels on both sides, below which lifting costs what the products save. Gradients of weights are what oneDNN is
-# slowest in.
-MIN_CHANNELS, MIN_CHANNELS_FOR_IMAGES = 64, 96
+# Pairs of an input and an output channel, below which lifting costs what the products save. Where images are saved
+# lifted, less is to be lifted.
+MIN_PAIRS, MIN_PAIRS_SAVED = 64 * 64, 32 * 64
+MIN_CHANNELS = 32  # on either side
 MAX_MULTIPLICATIONS = 6.0  # for each pixel and pair of channels; of the nine, some fall on the padding of small images
 PIECE = 2**20  # numbers of a lifted piece of images, which stays near the processor
 
@@ -76,45 +77,44 @@ class Tiling:
 
     def lower_weight(self, lifted: Tensor) -> Tensor:
         """G'ŵ."""
-        return (self._g.T @ lifted.flatten(1)).view(3, 3, *lifted.shape[1:]).permute(2, 3, 0, 1)
+        return _lower(self._g, lifted).unflatten(1, (3, 3)).permute(0, 3, 1, 2)
 
     def lift_input(self, x: Tensor) -> Tensor:
         """x̂ = B x, of the pixels below each tile and one more on each side."""
         edge, (height, width) = self.edge, self.size
         below, right = edge * self.rows - height + 1, edge * self.columns - width + 1
         padded = functional.pad(x.permute(0, 2, 3, 1), (0, 0, 1, right, 1, below))
-        shape = (edge + 2, edge + 2, len(x), self.rows, self.columns, x.shape[1])
+        shape = (len(x), self.rows, self.columns, edge + 2, edge + 2, x.shape[1])
         image, row, pixel, channel = padded.stride()
-        tiles = padded.as_strided(shape, (row, pixel, image, edge * row, edge * pixel, channel))
-        return (self._b @ tiles.reshape(self.num_places, -1)).unflatten(1, (-1, x.shape[1]))
+        return _lift(self._b, padded.as_strided(shape, (image, edge * row, edge * pixel, row, pixel, channel)))
 
     def lower_input(self, lifted: Tensor) -> Tensor:
         """B'x̂, added up where tiles overlap."""
         edge, (height, width) = self.edge, self.size
         rows, columns, channels = self.rows, self.columns, lifted.shape[2]
-        tiles = (self._b.T @ lifted.flatten(1)).view(edge + 2, edge + 2, -1, rows, columns, channels)
-        padded = lifted.new_empty(tiles.shape[2], rows + 1, edge, columns + 1, edge, channels)
+        tiles = _lower(self._b, lifted).view(-1, rows, columns, edge + 2, edge + 2, channels)
+        padded = lifted.new_empty(len(tiles), rows + 1, edge, columns + 1, edge, channels)
         padded[:, -1], padded[:, :, :, -1] = 0.0, 0.0
-        cells = padded.permute(2, 4, 0, 1, 3, 5)  # a tile reaches two pixels into the cells below and to the right
-        cells[:, :, :, :-1, :-1] = tiles[:edge, :edge]
-        cells[:2, :, :, 1:, :-1] += tiles[edge:, :edge]
-        cells[:, :2, :, :-1, 1:] += tiles[:edge, edge:]
-        cells[:2, :2, :, 1:, 1:] += tiles[edge:, edge:]
+        cells = padded.transpose(2, 3)  # a tile reaches two pixels into the cells below and to the right
+        cells[:, :-1, :-1] = tiles[:, :, :, :edge, :edge]
+        cells[:, 1:, :-1, :2] += tiles[:, :, :, edge:, :edge]
+        cells[:, :-1, 1:, :, :2] += tiles[:, :, :, :edge, edge:]
+        cells[:, 1:, 1:, :2, :2] += tiles[:, :, :, edge:, edge:]
         return padded.flatten(3, 4).flatten(1, 2)[:, 1 : height + 1, 1 : width + 1].permute(0, 3, 1, 2)
 
     def lift_output(self, g: Tensor) -> Tensor:
         """ĝ = A g."""
         edge, (height, width) = self.edge, self.size
         below, right = edge * self.rows - height, edge * self.columns - width
-        images = functional.pad(g.permute(0, 2, 3, 1), (0, 0, 0, right, 0, below))
-        cells = images.reshape(len(g), self.rows, edge, self.columns, edge, g.shape[1]).permute(2, 4, 0, 1, 3, 5)
-        return (self._a @ cells.reshape(edge**2, -1)).unflatten(1, (-1, g.shape[1]))
+        pixels = g.permute(0, 2, 3, 1)
+        padded = functional.pad(pixels, (0, 0, 0, right, 0, below)) if below or right else pixels
+        return _lift(self._a, padded.reshape(len(g), self.rows, edge, self.columns, edge, -1).transpose(2, 3))
 
     def lower_output(self, lifted: Tensor) -> Tensor:
         """A'ĝ."""
         edge, (height, width) = self.edge, self.size
-        cells = (self._a.T @ lifted.flatten(1)).view(edge, edge, -1, self.rows, self.columns, lifted.shape[2])
-        images = cells.permute(2, 3, 0, 4, 1, 5).flatten(3, 4).flatten(1, 2)
+        cells = _lower(self._a, lifted).view(-1, self.rows, self.columns, edge, edge, lifted.shape[2])
+        images = cells.transpose(2, 3).flatten(3, 4).flatten(1, 2)
         return images[:, :height, :width].permute(0, 3, 1, 2)
 
     def whole(self, lift: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
@@ -151,6 +151,21 @@ class Tiling:
                 dw = _summed([(slope.mT, self._lifted(self.lift_input, x, piece))], dw)
         return dx, None if dw is None else self.lower_weight(dw)
 
+    def second(self, g: Tensor, x: Tensor, vx: Tensor, w: Tensor, vw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The derivatives of <g, vx * w> + <g, x * vw> in g, x and w, with lifted weights; vx is lifted once."""
+        outputs, inputs = w.shape[1:]
+        dg, dx, dw = self._images(g, outputs), self._images(g, inputs), None
+        for piece in self._pieces(len(vx), outputs, inputs):
+            slope, image, change = (
+                self._lifted(lift, images, piece)
+                for lift, images in ((self.lift_output, g), (self.lift_input, x), (self.lift_input, vx))
+            )
+            dg[piece] = self.lower_output(_summed([(image, vw.mT), (change, w.mT)]))
+            dx[piece] = self.lower_input(slope @ vw)
+            dw = _summed([(slope.mT, change)], dw)
+        assert dw is not None
+        return dg, dx, self.lower_weight(dw)
+
     @property
     def _num_tiles(self) -> int:
         return self.rows * self.columns
@@ -175,6 +190,20 @@ class Tiling:
         size = max(PIECE, self.num_places * outputs * inputs // 2)
         step = max(1, size // (self.num_places * self._num_tiles * max(outputs, inputs)))
         return (slice(begin, begin + step) for begin in range(0, num, step))
+
+
+def _lift(matrix: Tensor, tiles: Tensor) -> Tensor:
+    """(k, tiles, channels) of tiles (..., height, width, channels), by a small product for each.
+
+    A single one for all of them would write k places at a time, far from each other, and takes twice as long.
+    """
+    flat = tiles.reshape(-1, matrix.shape[1], tiles.shape[-1])
+    return (matrix.expand(len(flat), -1, -1) @ flat).transpose(0, 1)
+
+
+def _lower(matrix: Tensor, lifted: Tensor) -> Tensor:
+    """(tiles, pixels, channels), the transpose of `_lift`."""
+    return matrix.T.expand(lifted.shape[1], -1, -1) @ lifted.transpose(0, 1)
 
 
 def _summed(products: Iterable[tuple[Tensor, Tensor]], total: Tensor | None = None) -> Tensor:
@@ -209,7 +238,7 @@ class Lifts:
         return sum(lifted.nbytes for _, lifted in self._known.values())
 
 
-def tiling_for(x: Tensor, w: Tensor) -> Tiling | None:
+def tiling_for(x: Tensor, w: Tensor, lifts: Lifts) -> Tiling | None:
     """The tiling for 3 x 3 weights on float32 images that lie channels last on a CPU, where it spares work."""
     height, width = x.shape[2:]
     covered = (
@@ -217,16 +246,12 @@ def tiling_for(x: Tensor, w: Tensor) -> Tiling | None:
         and x.dtype == torch.float32
         and w.shape[2:] == (3, 3)
         and min(w.shape[:2]) >= MIN_CHANNELS
+        and w.shape[:2].numel() >= (MIN_PAIRS_SAVED if lifts.images else MIN_PAIRS)
         and min(height, width) > 1
         and x.is_contiguous(memory_format=torch.channels_last)
     )
     tiling = _tiling(height, width) if covered else None
     return tiling if tiling and tiling.multiplications <= MAX_MULTIPLICATIONS else None
-
-
-def is_wide(w: Tensor) -> bool:
-    """Whether images are convolved quicker by tiles too, not only gradients of weights found."""
-    return min(w.shape[:2]) >= MIN_CHANNELS_FOR_IMAGES
 
 
 @cache

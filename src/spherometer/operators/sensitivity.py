@@ -7,8 +7,8 @@ J J' (C x C for each sample), whose eigenvalues are the squared singular values 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from math import ceil
 from typing import Any
 
@@ -30,7 +30,7 @@ from spherometer.problems.pieces import refuse_non_finite
 PLACES = frozenset({"input", "input_columns", "layer_inputs", "layers", "weights", "weight_gram"})
 MANY_OUTPUTS = 32  # beyond this, Lanczos runs side by side bring spectral norms sooner than C backward passes
 MAX_BYTES = 3.4e8  # of the rows of one chunk: smaller ones make products slow, larger ones bring nothing
-GRAM_BYTES = 4e6  # of the rows that are taken to double precision at once
+GRAM_BYTES = 1.6e7  # of the rows that are multiplied at once
 
 __all__ = ["PLACES", "LayerSensitivity", "Sensitivity", "is_linear_map", "sensitivity"]
 
@@ -107,10 +107,11 @@ class _Plan:
     trial: Trial
     places: frozenset[str]
     branching: frozenset[str]
+    mode: QuickInputGradient = field(default_factory=QuickInputGradient)
 
     def run(self, problem: Problem, state: State, piece: Piece) -> Sensitivity:
         """The backward passes of one piece."""
-        with QuickInputGradient():
+        with self.mode:
             forward = Forward(problem, state, piece, self.trial.layout)
         return _Pass(forward, self).run()
 
@@ -171,7 +172,8 @@ class _Pass:
 
     def _layer(self, call: Call, rows: dict[Key, Rows]) -> LayerSensitivity:
         num, order, layer = len(self.forward.outputs), self.plan.trial.orders[call.name], self._closed(call)
-        gram, whole = self._finite(_gram(rows[_key(call.entry)])), bool(self.places & {"layers", "layer_inputs"})
+        whole = bool(self.places & {"layers", "layer_inputs"})
+        gram = self._finite(_gram(rows[_key(call.entry)], row_gram if whole else _rough_gram))
         return LayerSensitivity(
             name=call.name,
             module=call.module,
@@ -209,13 +211,19 @@ def _key(edge: GradientEdge) -> Key:
     return edge.node, edge.output_nr
 
 
-def _gram(rows: Rows) -> Tensor:
+def _gram(rows: Rows, product: Callable[[Tensor], Tensor] = row_gram) -> Tensor:
     """J J' of each sample, (n, C, C): in memory order, so that nothing is turned, in parts that stay in the caches."""
     strides, num = rows[0].stride(), len(rows[0])
     inner = sorted(range(1, rows[0].ndim), key=strides.__getitem__, reverse=True)
     size = max(1, int(GRAM_BYTES * num / (8 * len(rows) * max(1, rows[0].numel()))))
     parts = zip(*(row.permute(0, *inner).split(size) for row in rows), strict=True)
-    return torch.cat([row_gram(torch.stack(part, 1)) for part in parts])
+    return torch.cat([product(torch.stack(part, 1)) for part in parts])
+
+
+def _rough_gram(rows: Tensor) -> Tensor:
+    """R R' in the precision of the rows: enough for the largest singular value, which rounding moves by some 1e-7."""
+    flat = rows.flatten(2)
+    return (flat @ flat.mT).double()
 
 
 def _columns(rows: Rows) -> Tensor:

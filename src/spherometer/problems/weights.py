@@ -29,7 +29,11 @@ def selected_names(model: nn.Module, patterns: str | Sequence[str]) -> tuple[str
 
 def flatten(tensors: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
     """One vector of all entries, tensor after tensor, each in row-major order."""
-    return torch.cat([tensor.reshape(-1) for tensor in tensors], out=out)
+    if out is None:
+        return torch.cat([tensor.reshape(-1) for tensor in tensors])
+    for place, tensor in zip(unflatten(out, tensors), tensors, strict=True):
+        place.copy_(tensor)  # at once, also where the tensor lies in another order
+    return out
 
 
 def unflatten(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
