@@ -1,7 +1,7 @@
 """Jacobians of every sample: one set of backward passes for all layers, and Lanczos runs side by side for many outputs.
 
 Against the naive ways: layer by layer at full batch, sample by sample as the code of paper B works, and C backward
-passes. All ways take time in proportion to the samples, so the slow ones see few.
+passes. The way of one sample after the other takes time in proportion to them, so it sees few.
 """
 
 from __future__ import annotations

@@ -102,3 +102,10 @@ def test_products_through_pooling_are_those_in_double_precision(kind):
     truth = kind(problem.in_dtype(torch.float64)) @ vector.double()
     product = kind(problem) @ vector
     assert float((product - truth).norm()) <= 2e-5 * float(truth.norm())
+
+
+def test_a_call_by_keyword_is_understood():
+    x = images()
+    with FastDoubleBackward():
+        found = torch.max_pool2d(input=x, kernel_size=2)
+    assert torch.equal(found, functional.max_pool2d(x, 2))

@@ -204,3 +204,17 @@ def test_norms_at_layers_keep_to_the_memory_limit():
     with LiveBytes() as live:
         sensitivity(problem, frozenset({"layer_norms"}))
     assert live.peak < 3e6  # the Gram matrices of all samples are 21.6 MB
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e-20, 1.0, 1e18])
+def test_norms_of_layers_neither_vanish_nor_overflow(scale):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    with torch.no_grad():
+        model[2].weight.mul_(scale)
+    problem = Problem(model, nn.MSELoss(), (torch.randn(4, 6), torch.randn(4, 3)))
+    whole, norms = (sensitivity(problem, frozenset({place})) for place in ("layer_inputs", "layer_norms"))
+    for layer, told in zip(whole.layers, norms.layers, strict=True):
+        truth = torch.linalg.eigvalsh(layer.gram)[:, -1].sqrt()
+        assert bool((truth > 0).all())
+        torch.testing.assert_close(told.norms, truth, rtol=1e-6, atol=0)

@@ -1,4 +1,4 @@
-"""Convolutions that take less work, also their gradient in the input: C backward passes to activations are of these.
+"""Convolutions whose gradient in their input takes less work: C backward passes to the activations are made of these.
 
 oneDNN multiplies nine times for each pixel and pair of channels of a 3 x 3 convolution. With many channels fewer
 multiplications do, as products of matrices over all samples (`minimal_filtering`).
@@ -17,9 +17,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from spherometer.operators.convolution import PLAIN, Geometry, as_called
-from spherometer.operators.max_pooling import Window, window_of
+from spherometer.operators.max_pooling import Window, pooling
 from spherometer.operators.minimal_filtering import Lifts, Tiling
-from spherometer.operators.waiting import column
 
 _aten = torch.ops.aten
 
@@ -31,7 +30,7 @@ MIN_PIXELS = 8  # that a tile has to tell, of its 16
 class QuickInputGradient(TorchFunctionMode):
     """Inside, 3 x 3 convolutions with many channels are differentiable in their input alone, and that quickly.
 
-    So is a max pooling right after a relu. Values and gradients are those of PyTorch up to rounding (3e-6 in the place
+    So is a max pooling right after a relu. Values are those of PyTorch, gradients too up to rounding (3e-6 in the place
     of 1e-6). Covered are float32 images on a CPU that lie channels last; everything else is left to PyTorch. Only the
     forward pass has to run inside. Weights are lifted once for all passes inside the same mode.
     """
@@ -50,18 +49,18 @@ class QuickInputGradient(TorchFunctionMode):
         if function is torch.conv2d:
             result = self._convolution(*as_called(*arguments, **options))
         elif function in (functional.max_pool2d, torch.max_pool2d):
-            result = self._max_pool(*arguments, **options)
+            result = self._max_pool(*pooling(*arguments, **options))
         if result is None:
             result = function(*arguments, **options)
-        self._relu = (arguments[0], result) if function in (functional.relu, torch.relu) else (None, None)
+        is_relu = function in (functional.relu, torch.relu) and arguments
+        self._relu = (arguments[0], result) if is_relu else (None, None)
         return result
 
-    def _max_pool(self, image: Tensor, *arguments: Any, **options: Any) -> Tensor | None:
+    def _max_pool(self, images: Tensor, window: Window | None) -> Tensor | None:
         given, activated = self._relu
-        window = window_of(image, *arguments, **options)
-        if given is None or image is not activated or image is given or window is None or not given.requires_grad:
+        if given is None or images is not activated or images is given or window is None or not given.requires_grad:
             return None
-        result: Tensor = _PooledRelu.apply(given, image.detach(), window)
+        result: Tensor = _PooledRelu.apply(given, images.detach(), window)
         return result
 
     def _convolution(self, x: Tensor, w: Tensor, b: Tensor | None, geometry: Geometry | None) -> Tensor | None:
@@ -70,7 +69,7 @@ class QuickInputGradient(TorchFunctionMode):
             return None
         with torch.no_grad():
             lifted = self._lifts.of(w, tiling)
-        result: Tensor = _Convolution.apply(x, lifted, None if b is None else b.detach(), tiling)
+        result: Tensor = _Convolution.apply(x, w.detach(), None if b is None else b.detach(), lifted, tiling)
         return result
 
 
@@ -102,26 +101,25 @@ class _PooledRelu(Function):
     @staticmethod
     def forward(context: Any, x: Tensor, y: Tensor, window: Window) -> Tensor:  # noqa: ARG004
         result, places = _aten.max_pool2d_with_indices(y, *window)
-        context.window, context.size = window, y
-        context.save_for_backward(result, places)
+        context.window = window
+        context.save_for_backward(y, result, places)
         return result
 
     @staticmethod
     def backward(context: Any, g: Tensor) -> Any:
-        result, places = context.saved_tensors
+        y, result, places = context.saved_tensors
         slope = _aten.threshold_backward(g, result, 0)
-        return _aten.max_pool2d_with_indices_backward(slope, context.size, *context.window, places), None, None
+        return _aten.max_pool2d_with_indices_backward(slope, y, *context.window, places), None, None
 
 
 class _Convolution(Function):
     """y = x * w + b with 3 x 3 weights and one pixel of padding, and a way of its own back to x."""
 
     @staticmethod
-    def forward(context: Any, x: Tensor, lifted: Tensor, b: Tensor | None, tiling: Tiling) -> Tensor:
+    def forward(context: Any, x: Tensor, w: Tensor, b: Tensor | None, lifted: Tensor, tiling: Tiling) -> Tensor:
         context.lifted, context.tiling = lifted, tiling
-        result = tiling.convolved([(x, lifted)])
-        return result if b is None else result.add_(column(b, result))
+        return torch.conv2d(x, w, b, padding=1)
 
     @staticmethod
     def backward(context: Any, g: Tensor) -> Any:
-        return context.tiling.gradients(g, None, context.lifted)[0], None, None, None
+        return context.tiling.gradients(g, None, context.lifted)[0], *[None] * 4

@@ -81,7 +81,7 @@ def _image(pixels: Tensor, size: torch.Size) -> Tensor:
     return pixels.view(len(pixels), *size, pixels.shape[2]).permute(0, 3, 1, 2)
 
 
-def window_of(
+def pooling(
     input: Tensor,  # noqa: A002 (the names are those of torch.max_pool2d)
     kernel_size: Any,
     stride: Any = None,
@@ -89,15 +89,15 @@ def window_of(
     dilation: Any = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
-) -> Window | None:
-    """What a call of `torch.max_pool2d` says of its windows; None unless it is for images that lie channels last."""
+) -> tuple[Tensor, Window | None]:
+    """The images and the windows of a call of `torch.max_pool2d`; None unless the images lie channels last."""
     if return_indices or input.dim() != 4 or not input.is_contiguous(memory_format=torch.channels_last):
-        return None
+        return input, None
     sizes = [per_axis(size, 2) for size in (kernel_size, stride or kernel_size, padding, dilation)]
-    return Window(sizes[0], sizes[1], sizes[2], sizes[3], ceil_mode)
+    return input, Window(sizes[0], sizes[1], sizes[2], sizes[3], ceil_mode)
 
 
-def max_pool(image: Tensor, *arguments: Any, **options: Any) -> Tensor | None:
+def max_pool(*arguments: Any, **options: Any) -> Tensor | None:
     """The twin of `torch.max_pool2d` for images that lie channels last; None for a call that it leaves to it."""
-    window = window_of(image, *arguments, **options)
-    return None if window is None else _MaxPool.apply(image, window)
+    images, window = pooling(*arguments, **options)
+    return None if window is None else _MaxPool.apply(images, window)

@@ -30,6 +30,7 @@ from spherometer.problems.pieces import refuse_non_finite
 PLACES = frozenset({"input", "input_columns", "layer_inputs", "layers", "weights", "weight_gram"})
 MANY_OUTPUTS = 32  # beyond this, Lanczos runs side by side bring spectral norms sooner than C backward passes
 MAX_BYTES = 3.4e8  # of the rows of one chunk: smaller ones make products slow, larger ones bring nothing
+SMALLEST = 1e-25  # square of a Jacobian's norm that float32 still adds up from its entries
 GRAM_BYTES = 1.6e7  # of the rows that are multiplied at once
 
 __all__ = ["PLACES", "LayerSensitivity", "Sensitivity", "is_linear_map", "sensitivity"]
@@ -221,9 +222,11 @@ def _gram(rows: Rows, product: Callable[[Tensor], Tensor] = row_gram) -> Tensor:
 
 
 def _rough_gram(rows: Tensor) -> Tensor:
-    """R R' in the precision of the rows: enough for the largest singular value, which rounding moves by some 1e-7."""
+    """R R' in the precision of the rows, enough for the largest singular value, unless squares leave its range."""
     flat = rows.flatten(2)
-    return (flat @ flat.mT).double()
+    gram = (flat @ flat.mT).double()
+    sizes = gram.diagonal(dim1=1, dim2=2).sum(1)
+    return gram if bool(((sizes > SMALLEST) & (sizes < 1 / SMALLEST)).all()) else row_gram(rows)
 
 
 def _columns(rows: Rows) -> Tensor:
