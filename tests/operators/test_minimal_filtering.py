@@ -11,9 +11,14 @@ from torch.nn import functional
 import spherometer as sm
 from spherometer.operators.double_backward import FastDoubleBackward
 from spherometer.operators.memory import saved_bytes
-from spherometer.operators.minimal_filtering import Lifts, Tiling, tiling_for
+from spherometer.operators.minimal_filtering import Lifts, SingleTile, Tiling, tiling_for, tiling_of
 
 SIZES = [(4, 4), (8, 8), (2, 2), (5, 7), (9, 6), (12, 3)]
+TILINGS = [Tiling(edge, *size, torch.float64) for edge in (2, 4) for size in SIZES]
+TILINGS += [SingleTile(4, *size, torch.float64) for size in [(4, 4), (2, 2), (3, 3), (2, 4), (3, 2), (1, 4)]]
+every_tiling = pytest.mark.parametrize(
+    "tiling", TILINGS, ids=[f"{type(one).__name__}, {one.edge}, {one.size}" for one in TILINGS]
+)
 
 
 def tensor(*shape, seed=0, dtype=torch.float64):
@@ -33,10 +38,9 @@ def test_the_comparison_sees_a_difference():
         assert_near(torch.ones(3) + 1e-6, torch.ones(3))
 
 
-@pytest.mark.parametrize("edge", [2, 4])
-@pytest.mark.parametrize("size", SIZES)
-def test_lowering_is_the_transpose_of_lifting(edge, size):
-    tiling = Tiling(edge, *size, torch.float64)
+@every_tiling
+def test_lowering_is_the_transpose_of_lifting(tiling):
+    size = tiling.size
     pairs = [
         (images(size=size), tiling.lift_input, tiling.lower_input),
         (images(size=size), tiling.lift_output, tiling.lower_output),
@@ -48,10 +52,9 @@ def test_lowering_is_the_transpose_of_lifting(edge, size):
         assert float((lifted * other).sum()) == pytest.approx(float((value * lower(other)).sum()), rel=1e-11)
 
 
-@pytest.mark.parametrize("edge", [2, 4])
-@pytest.mark.parametrize("size", SIZES)
-def test_convolutions_and_gradients_are_those_of_torch(edge, size):
-    tiling = Tiling(edge, *size, torch.float64)
+@every_tiling
+def test_convolutions_and_gradients_are_those_of_torch(tiling):
+    size = tiling.size
     x, other, g = images(size=size), images(size=size, seed=1), images(channels=4, size=size, seed=2)
     w, change = tensor(4, 5, 3, 3, seed=3), tensor(4, 5, 3, 3, seed=4)
     lifted = [tiling.lift_weight(weight) for weight in (w, change)]
@@ -102,6 +105,7 @@ def test_pieces_of_the_samples_add_up(monkeypatch):
         (images(channels=64, dtype=torch.float32), tensor(64, 64, 5, 5)),
         (images(channels=64, size=(8, 1), dtype=torch.float32), tensor(64, 64, 3, 3)),
         (images(channels=64, size=(3, 3), dtype=torch.float32), tensor(64, 64, 3, 3)),
+        (images(channels=64, size=(1, 1), dtype=torch.float32), tensor(64, 64, 3, 3)),
     ],
 )
 def test_what_would_not_be_quicker_is_left_alone(x, w):
@@ -117,11 +121,23 @@ def test_fewer_channels_do_where_images_are_saved_lifted():
 
 def test_small_images_have_small_tiles():
     w = tensor(64, 64, 3, 3)
-    edges = [
-        tiling_for(images(channels=64, size=(size, size), dtype=torch.float32), w, Lifts()).edge
-        for size in (2, 4, 6, 7, 32)
-    ]
-    assert edges == [2, 2, 2, 4, 4]
+
+    def tilings(num):
+        found = [
+            tiling_for(images(num, 64, (size, size), dtype=torch.float32), w, Lifts()) for size in (2, 4, 6, 7, 32)
+        ]
+        return [(type(tiling), tiling.edge, tiling.num_places) for tiling in found]
+
+    few = [(SingleTile, 2, 9), (Tiling, 2, 16), (Tiling, 2, 16), (Tiling, 4, 36), (Tiling, 4, 36)]
+    assert tilings(47) == few
+    assert tilings(48) == [few[0], (SingleTile, 4, 36), *few[2:]]
+
+
+def test_images_of_one_size_are_cut_alike_however_many_there_are():
+    lifts, w = Lifts(), tensor(64, 64, 3, 3, dtype=torch.float32)
+    many, few = (images(num, 64, (4, 4), dtype=torch.float32) for num in (48, 2))
+    assert tiling_for(many, w, lifts) is tiling_for(few, w, lifts)
+    assert tiling_for(few, w, Lifts()) is not tiling_for(few, w, lifts)
 
 
 def test_a_weight_is_lifted_once_anew_when_it_changed_and_forgotten_with_it():
@@ -132,6 +148,8 @@ def test_a_weight_is_lifted_once_anew_when_it_changed_and_forgotten_with_it():
     w.mul_(2)
     torch.testing.assert_close(lifts.of(w, tiling), 2 * first)
     assert lifts.of(w, Tiling(2, 4, 4)).shape[0] == 16
+    for size in ((2, 4), (4, 2)):  # as many places, but others
+        assert_near(lifts.of(w, tiling_of(4, *size)), tiling_of(4, *size).lift_weight(w))
     del w
     gc.collect()
     assert lifts.num_bytes == 0
@@ -193,7 +211,7 @@ def test_lifted_images_are_saved_for_many_products_only_and_weighed():
 
     per_pixel = 4 * 36 / 16
     wide = (64 + 96) + (96 + 96)  # channels of the inputs, and of the gradients, of two convolutions of 8 x 8 pixels
-    small = 2 * 2 * 4 * 16 / 4 * (96 + 100)  # of 2 x 2 pixels
+    small = 4 * 9 * (96 + 100)  # of 2 x 2 pixels
     lifted = saved(FastDoubleBackward(many_products=True)) - saved(FastDoubleBackward())
     assert lifted == 6 * (64 * per_pixel * wide + small)
 

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from spherometer.operators.convolution import PLAIN, Geometry, as_called
 from spherometer.operators.max_pooling import Window, pooling
-from spherometer.operators.minimal_filtering import Lifts, Tiling
+from spherometer.operators.minimal_filtering import Lifts, Tiling, tiling_of
 
 _aten = torch.ops.aten
 
@@ -89,10 +89,10 @@ def _tiling(images: Tensor) -> Tiling | None:
     """Tiles that images fill well enough."""
     height, width = images.shape[2:]
     if height == width == 2:
-        return Tiling(2, height, width)
+        return tiling_of(2, height, width)
     num_tiles = ceil(height / 4) * ceil(width / 4)
     fits = len(images) * num_tiles >= MIN_TILES and height * width >= MIN_PIXELS * num_tiles
-    return Tiling(4, height, width) if fits else None
+    return tiling_of(4, height, width) if fits else None
 
 
 class _PooledRelu(Function):

@@ -2,7 +2,8 @@
 
 oneDNN multiplies nine times for each pixel and pair of channels. Minimal filtering (Winograd 1980, Lavin and Gray 2016)
 lifts images and weights to where a convolution is one product of matrices for each of k places, and multiplies 2.25
-times in tiles of 4 x 4 pixels and 4 times in tiles of 2 x 2. Lifting is linear, so derivatives are lifted alike.
+times in tiles of 4 x 4 pixels, 4 times in tiles of 2 x 2, and 2.25 times again in images that have but 2 x 2 pixels.
+Lifting is linear, so derivatives are lifted alike.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ from torch.utils.weak import WeakIdKeyDictionary
 MIN_PAIRS, MIN_PAIRS_SAVED = 64 * 64, 32 * 64
 MIN_CHANNELS = 32  # on either side
 MAX_MULTIPLICATIONS = 6.0  # for each pixel and pair of channels; of the nine, some fall on the padding of small images
+MIN_SAMPLES = 48  # from which on six places along an axis pay for small images: each takes a weight of its own
 PIECE = 2**20  # numbers of a lifted piece of images, which stays near the processor
 
+Lifting = tuple[list[list[float]], list[list[float]], list[list[float]]]  # A, B and G, by rows
+
 # y = A'((G w) ⊙ (B x)) along both axes: y has as many numbers as a tile is long, x two more, w three.
-_LIFTS: dict[int, tuple[list[list[float]], ...]] = {
+_LIFTS: dict[int, Lifting] = {
     2: (
         [[1, 0], [1, 1], [1, -1], [0, -1]],
         [[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]],
@@ -50,6 +54,12 @@ _LIFTS: dict[int, tuple[list[list[float]], ...]] = {
         ],
     ),
 }
+# The same for an axis of two pixels with zeros on both sides.
+_LIFT_OF_TWO: Lifting = (
+    [[0, 1], [1, 1], [1, 0]],
+    [[1, 0], [1, 1], [0, 1]],
+    [[1, -1, 0], [0, 1, 0], [0, -1, 1]],
+)
 
 
 class Tiling:
@@ -63,8 +73,17 @@ class Tiling:
     def __init__(self, edge: int, height: int, width: int, dtype: torch.dtype = torch.float32) -> None:
         self.edge, self.size = edge, (height, width)
         self.rows, self.columns = ceil(height / edge), ceil(width / edge)
-        self.num_places = (edge + 2) ** 2
-        self._a, self._b, self._g = (_both_axes(matrix, dtype) for matrix in _LIFTS[edge])
+        along = self._along_axes()
+        self.places = (len(along[0][0]), len(along[1][0]))
+        self._a, self._b, self._g = (_both_axes(*matrices, dtype) for matrices in zip(*along, strict=True))
+
+    def _along_axes(self) -> tuple[Lifting, Lifting]:
+        return _LIFTS[self.edge], _LIFTS[self.edge]
+
+    @property
+    def num_places(self) -> int:
+        """k, those along one axis times those along the other."""
+        return self.places[0] * self.places[1]
 
     @property
     def multiplications(self) -> float:
@@ -192,6 +211,35 @@ class Tiling:
         return (slice(begin, begin + step) for begin in range(0, num, step))
 
 
+class SingleTile(Tiling):
+    """Images of at most `edge` x `edge` pixels: their padding is known to be zero, so that only pixels are lifted."""
+
+    def _along_axes(self) -> tuple[Lifting, Lifting]:
+        return self._along(self.size[0]), self._along(self.size[1])
+
+    def _along(self, length: int) -> Lifting:
+        if length == 2:
+            return _LIFT_OF_TWO
+        a, b, g = _LIFTS[self.edge]
+        return [row[:length] for row in a], [row[1 : length + 1] for row in b], g
+
+    def lift_input(self, x: Tensor) -> Tensor:
+        """x̂ = B x."""
+        return _lift(self._b, x.permute(0, 2, 3, 1).flatten(1, 2))
+
+    def lower_input(self, lifted: Tensor) -> Tensor:
+        """B'x̂."""
+        return _lower(self._b, lifted).unflatten(1, self.size).permute(0, 3, 1, 2)
+
+    def lift_output(self, g: Tensor) -> Tensor:
+        """ĝ = A g."""
+        return _lift(self._a, g.permute(0, 2, 3, 1).flatten(1, 2))
+
+    def lower_output(self, lifted: Tensor) -> Tensor:
+        """A'ĝ."""
+        return _lower(self._a, lifted).unflatten(1, self.size).permute(0, 3, 1, 2)
+
+
 def _lift(matrix: Tensor, tiles: Tensor) -> Tensor:
     """(k, tiles, channels) of tiles (..., height, width, channels), by a small product for each.
 
@@ -217,17 +265,23 @@ def _summed(products: Iterable[tuple[Tensor, Tensor]], total: Tensor | None = No
 class Lifts:
     """Lifted weights, each for as long as its weight is there and unchanged: the same ones meet many vectors.
 
-    With `images` a graph saves its images lifted too: more memory, which `saved_tensors_hooks` see, and less work for
-    each product.
+    Images of one size are cut alike, however many there are, so that a weight is lifted once. With `images` a graph
+    saves its images lifted too: more memory, which `saved_tensors_hooks` see, and less work for each product.
     """
 
     def __init__(self, *, images: bool = False) -> None:
         self.images = images
         self._known = WeakIdKeyDictionary()
+        self._tilings: dict[torch.Size, Tiling] = {}
+
+    def tiling(self, x: Tensor) -> Tiling:
+        """How images of this size are cut, as it was quickest for the first ones."""
+        height, width = size = x.shape[2:]
+        return self._tilings.setdefault(size, tiling_of(_edge(len(x), max(size)), height, width))
 
     def of(self, w: Tensor, tiling: Tiling) -> Tensor:
         """The weight as this tiling has it."""
-        key = (tiling.edge, None if w.is_inference() else w._version)  # what inference makes has no versions
+        key = (tiling.places, None if w.is_inference() else w._version)  # what inference makes has no versions
         if w not in self._known or self._known[w][0] != key:
             self._known[w] = (key, tiling.lift_weight(w))
         return self._known[w][1]
@@ -240,25 +294,30 @@ class Lifts:
 
 def tiling_for(x: Tensor, w: Tensor, lifts: Lifts) -> Tiling | None:
     """The tiling for 3 x 3 weights on float32 images that lie channels last on a CPU, where it spares work."""
-    height, width = x.shape[2:]
     covered = (
         x.device.type == "cpu"
         and x.dtype == torch.float32
         and w.shape[2:] == (3, 3)
         and min(w.shape[:2]) >= MIN_CHANNELS
         and w.shape[:2].numel() >= (MIN_PAIRS_SAVED if lifts.images else MIN_PAIRS)
-        and min(height, width) > 1
+        and min(x.shape[2:]) > 1
         and x.is_contiguous(memory_format=torch.channels_last)
     )
-    tiling = _tiling(height, width) if covered else None
+    tiling = lifts.tiling(x) if covered else None
     return tiling if tiling and tiling.multiplications <= MAX_MULTIPLICATIONS else None
 
 
 @cache
-def _tiling(height: int, width: int) -> Tiling:
-    return Tiling(2 if max(height, width) <= 6 else 4, height, width)
+def tiling_of(edge: int, height: int, width: int, dtype: torch.dtype = torch.float32) -> Tiling:
+    """Tiles of `edge` x `edge` pixels, and what is known of images that are a single one."""
+    return (SingleTile if max(height, width) <= edge else Tiling)(edge, height, width, dtype)
 
 
-def _both_axes(matrix: list[list[float]], dtype: torch.dtype) -> Tensor:
-    tensor = torch.tensor(matrix, dtype=dtype)
-    return torch.kron(tensor, tensor)
+def _edge(num: int, longest: int) -> int:
+    if longest <= 4:
+        return 4 if longest > 2 and num >= MIN_SAMPLES else 2
+    return 2 if longest <= 6 else 4
+
+
+def _both_axes(vertical: list[list[float]], horizontal: list[list[float]], dtype: torch.dtype) -> Tensor:
+    return torch.kron(torch.tensor(vertical, dtype=dtype), torch.tensor(horizontal, dtype=dtype))
