@@ -104,7 +104,7 @@ def test_pieces_of_the_samples_add_up(monkeypatch):
         (images(channels=64, dtype=torch.float32).contiguous(), tensor(64, 64, 3, 3)),
         (images(channels=64, dtype=torch.float32), tensor(64, 64, 5, 5)),
         (images(channels=64, size=(8, 1), dtype=torch.float32), tensor(64, 64, 3, 3)),
-        (images(channels=64, size=(3, 3), dtype=torch.float32), tensor(64, 64, 3, 3)),
+        (images(channels=64, size=(5, 3), dtype=torch.float32), tensor(64, 64, 3, 3)),
         (images(channels=64, size=(1, 1), dtype=torch.float32), tensor(64, 64, 3, 3)),
     ],
 )
@@ -122,22 +122,12 @@ def test_fewer_channels_do_where_images_are_saved_lifted():
 def test_small_images_have_small_tiles():
     w = tensor(64, 64, 3, 3)
 
-    def tilings(num):
-        found = [
-            tiling_for(images(num, 64, (size, size), dtype=torch.float32), w, Lifts()) for size in (2, 4, 6, 7, 32)
-        ]
-        return [(type(tiling), tiling.edge, tiling.num_places) for tiling in found]
-
-    few = [(SingleTile, 2, 9), (Tiling, 2, 16), (Tiling, 2, 16), (Tiling, 4, 36), (Tiling, 4, 36)]
-    assert tilings(47) == few
-    assert tilings(48) == [few[0], (SingleTile, 4, 36), *few[2:]]
-
-
-def test_images_of_one_size_are_cut_alike_however_many_there_are():
-    lifts, w = Lifts(), tensor(64, 64, 3, 3, dtype=torch.float32)
-    many, few = (images(num, 64, (4, 4), dtype=torch.float32) for num in (48, 2))
-    assert tiling_for(many, w, lifts) is tiling_for(few, w, lifts)
-    assert tiling_for(few, w, Lifts()) is not tiling_for(few, w, lifts)
+    found = [
+        tiling_for(images(channels=64, size=(size, size), dtype=torch.float32), w, Lifts()) for size in (2, 3, 4, 6, 7)
+    ]
+    assert [(type(tiling), tiling.edge, tiling.num_places) for tiling in found] == [
+        (SingleTile, 2, 9), (SingleTile, 4, 36), (SingleTile, 4, 36), (Tiling, 2, 16), (Tiling, 4, 36),
+    ]  # fmt: skip
 
 
 def test_a_weight_is_lifted_once_anew_when_it_changed_and_forgotten_with_it():

@@ -22,7 +22,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 MIN_PAIRS, MIN_PAIRS_SAVED = 64 * 64, 32 * 64
 MIN_CHANNELS = 32  # on either side
 MAX_MULTIPLICATIONS = 6.0  # for each pixel and pair of channels; of the nine, some fall on the padding of small images
-MIN_SAMPLES = 48  # from which on six places along an axis pay for small images: each takes a weight of its own
 PIECE = 2**20  # numbers of a lifted piece of images, which stays near the processor
 
 Lifting = tuple[list[list[float]], list[list[float]], list[list[float]]]  # A, B and G, by rows
@@ -265,19 +264,13 @@ def _summed(products: Iterable[tuple[Tensor, Tensor]], total: Tensor | None = No
 class Lifts:
     """Lifted weights, each for as long as its weight is there and unchanged: the same ones meet many vectors.
 
-    Images of one size are cut alike, however many there are, so that a weight is lifted once. With `images` a graph
-    saves its images lifted too: more memory, which `saved_tensors_hooks` see, and less work for each product.
+    With `images` a graph saves its images lifted too: more memory, which `saved_tensors_hooks` see, and less work for
+    each product.
     """
 
     def __init__(self, *, images: bool = False) -> None:
         self.images = images
         self._known = WeakIdKeyDictionary()
-        self._tilings: dict[torch.Size, Tiling] = {}
-
-    def tiling(self, x: Tensor) -> Tiling:
-        """How images of this size are cut, as it was quickest for the first ones."""
-        height, width = size = x.shape[2:]
-        return self._tilings.setdefault(size, tiling_of(_edge(len(x), max(size)), height, width))
 
     def of(self, w: Tensor, tiling: Tiling) -> Tensor:
         """The weight as this tiling has it."""
@@ -293,17 +286,21 @@ class Lifts:
 
 
 def tiling_for(x: Tensor, w: Tensor, lifts: Lifts) -> Tiling | None:
-    """The tiling for 3 x 3 weights on float32 images that lie channels last on a CPU, where it spares work."""
+    """The tiling for 3 x 3 weights on float32 images that lie channels last on a CPU, where it spares work.
+
+    However many samples there are: the check of the rounding, on two, is to multiply as the product does.
+    """
+    height, width = x.shape[2:]
     covered = (
         x.device.type == "cpu"
         and x.dtype == torch.float32
         and w.shape[2:] == (3, 3)
         and min(w.shape[:2]) >= MIN_CHANNELS
         and w.shape[:2].numel() >= (MIN_PAIRS_SAVED if lifts.images else MIN_PAIRS)
-        and min(x.shape[2:]) > 1
+        and min(height, width) > 1
         and x.is_contiguous(memory_format=torch.channels_last)
     )
-    tiling = lifts.tiling(x) if covered else None
+    tiling = tiling_of(2 if max(height, width) in (2, 5, 6) else 4, height, width) if covered else None
     return tiling if tiling and tiling.multiplications <= MAX_MULTIPLICATIONS else None
 
 
@@ -311,12 +308,6 @@ def tiling_for(x: Tensor, w: Tensor, lifts: Lifts) -> Tiling | None:
 def tiling_of(edge: int, height: int, width: int, dtype: torch.dtype = torch.float32) -> Tiling:
     """Tiles of `edge` x `edge` pixels, and what is known of images that are a single one."""
     return (SingleTile if max(height, width) <= edge else Tiling)(edge, height, width, dtype)
-
-
-def _edge(num: int, longest: int) -> int:
-    if longest <= 4:
-        return 4 if longest > 2 and num >= MIN_SAMPLES else 2
-    return 2 if longest <= 6 else 4
 
 
 def _both_axes(vertical: list[list[float]], horizontal: list[list[float]], dtype: torch.dtype) -> Tensor:
