@@ -8,7 +8,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import spherometer as sm
 from reference.agreement import assert_close
-from spherometer.estimators.following import Nearby, follow
+from spherometer.estimators.following import follow
+from spherometer.estimators.nearby import Nearby
 from spherometer.operators import span
 
 KINDS = {"Hessian": sm.Hessian, "GaussNewton": sm.GaussNewton, "Fisher": sm.Fisher, "Empirical": sm.EmpiricalFisher}

@@ -3,7 +3,8 @@
 from spherometer.estimators.density import SpectralDensity, spectral_density
 from spherometer.estimators.diagonals import diagonal
 from spherometer.estimators.extremes import eigenvalues
-from spherometer.estimators.following import Nearby, follow
+from spherometer.estimators.following import follow
+from spherometer.estimators.nearby import Nearby
 from spherometer.estimators.quadratic import frobenius, trace
 
 __all__ = [

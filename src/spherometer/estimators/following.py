@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from itertools import combinations_with_replacement
 
 import numpy as np
 import torch
@@ -15,61 +13,21 @@ from torch import Generator, Tensor
 from spherometer.estimators.extremes import estimate_of, searched
 from spherometer.estimators.krylov import Krylov
 from spherometer.estimators.matrices import Complement, MatrixLike, SymmetricMatrix, smallest_form
+from spherometer.estimators.nearby import LEAST_BEYOND, Nearby, Seen, inner_products, renewed
 from spherometer.estimators.randomness import child_stream, unit_vector
 from spherometer.estimators.search import FEW_ROWS, RISK, UNRESOLVED, Answer, Search
 from spherometer.estimators.unseen import least_mass, surely_seen
 from spherometer.values import Estimate
 
 KEPT = 10  # vectors remembered: the outliers of a network are about as many as its classes
-GROWTH = 0.02  # what an eigenvalue may have gained on the largest since the last call, at least
-CALMING = 0.9  # of what it may have gained, from call to call, when the largest moves steadily
 FAR = 0.3  # residual of the last vectors, relative to the eigenvalue, at which they are of no use (met: up to 0.21)
 MOST_PRODUCTS = 10  # beyond this a full search is the better use of products
 NEAREST = 0.03  # least distance from the eigenvalue, relative to it, that a correction divides by
 LOOK_PRODUCTS = 8  # spent at most on a look for what was never seen
 LOOK_FROM = 0.95  # of the largest eigenvalue: ceiling of the unseen from which on it is looked for
-LOOK_AGAIN = 0.8  # ceiling it is given for the next calls when the look could not exclude as much
-LEAST_BEYOND = 0.5  # least ceiling it is given
 MARGIN = 1.1  # how far above the Ritz values of a look an eigenvalue is excluded
 COARSE = 0.5  # least error in units of rtol: what was not looked at may lie so far above the ceilings
 ROUNDED_EVERY = 8  # calls
-NUM_SLICES = 64  # of long rows, for inner products
-INDEPENDENT = 1e3  # least eigenvalue of a Gram matrix, in units of ε, that counts as a direction of its own
-
-
-@dataclass(frozen=True, eq=False)
-class Nearby:
-    """What is known of a nearby matrix.
-
-    Args:
-        vectors: (n, k) orthonormal columns near its first eigenvectors, the first one leading.
-        values: (k,) what the eigenvalue along each is taken to be; inf where nothing is known.
-        ceilings: (k, k) a matrix that lies above all that A may be by now among them.
-        beyond: how large v'Av may be by now along any other.
-        scout: (n,) a vector that is multiplied in every second call and so turns to what was never seen.
-        calls: how often the matrix was followed.
-        rounding: what the arithmetic does to the eigenvalue, relative to it, as last measured.
-        change: of the largest eigenvalue at the last call, relative to it.
-        pace: what another may gain on it from call to call: as much as that change has lately changed.
-        frame: stands for the coordinates of the vectors.
-    """
-
-    vectors: Tensor
-    values: Tensor
-    ceilings: Tensor
-    beyond: float
-    scout: Tensor | None = None
-    calls: int = 0
-    rounding: float | None = None
-    change: float = 0.0
-    pace: float = GROWTH
-    frame: float = SymmetricMatrix.frame
-
-    @classmethod
-    def unknown(cls, vectors: Tensor) -> Nearby:
-        """Vectors without values: good starts, and no more."""
-        values = torch.full((vectors.shape[1],), torch.inf, dtype=torch.float64)
-        return cls(vectors, values, torch.diag(values), torch.inf)
 
 
 def follow(
@@ -122,7 +80,7 @@ def _estimated(
     seen = _all_around(search, kept)
     estimate = estimate_of(answer, matrix, began, matrix.lift(seen.basis[:1].T.clone()))
     if known is not None and _worth_following(known) and seen.values[0] > 0:
-        return estimate, _renewed(known, seen, kept)
+        return estimate, renewed(known, seen, kept)
     values = torch.tensor(seen.values)
     return estimate, Nearby(seen.basis.T, values, torch.diag(values), float(seen.values[0]), frame=matrix.frame)
 
@@ -150,7 +108,7 @@ def _followed(
         return None, vector, known
     if looked is known and known.beyond > subspace.top:
         answer = None
-    return answer, vector, subspace.scouted(_renewed(looked, subspace.seen, kept), scout)
+    return answer, vector, subspace.scouted(renewed(looked, subspace.seen, kept), scout)
 
 
 def _worth_following(known: Nearby) -> bool:
@@ -184,106 +142,12 @@ def _with_beyond(matrix: SymmetricMatrix, known: Nearby, stream: Generator) -> N
     return replace(known, vectors=vectors, values=values, ceilings=ceilings, beyond=float(ceiling))
 
 
-@dataclass(frozen=True, eq=False)
-class _Seen:
-    """Orthonormal rows V and their products VA; the Ritz values in them, largest first, with the vectors V'S."""
-
-    basis: Tensor
-    images: Tensor
-    values: np.ndarray
-    coordinates: np.ndarray
-    all_around: bool  # by a search that could have seen everything
-
-
-def _all_around(search: Search, kept: int) -> _Seen:
+def _all_around(search: Search, kept: int) -> Seen:
     """The outermost Ritz pairs of a full search."""
     ritz = search.krylov.ritz()
     first = np.argsort(-ritz.values)[:kept]
     vectors, images = (of(ritz.coordinates[:, first]) for of in (search.krylov.vectors, search.krylov.images))
-    return _Seen(vectors.T, images.T, ritz.values[first], np.eye(len(first)), all_around=True)
-
-
-def _renewed(before: Nearby, seen: _Seen, kept: int) -> Nearby:
-    """The remembered spectrum, made to agree with what was seen, and raised to what it may be at the next call."""
-    vectors, values, ceilings, dropped = _corrected(before, seen, kept)
-    top = values[0] = seen.values[0]
-    change = float(top / before.values[0] - 1)
-    pace = max(GROWTH, abs(change - before.change), CALMING * before.pace)  # a steady rise lifts all of them
-    growth = (1 + pace) * max(1.0, 1 + change)
-    raised = ceilings + np.diag((growth - 1) * np.maximum(np.abs(ceilings.diagonal()), LEAST_BEYOND * top))
-    beyond = growth * max(LOOK_AGAIN * top if before.beyond > top else before.beyond, dropped)
-    return replace(
-        before,
-        vectors=vectors,
-        values=torch.as_tensor(values),
-        ceilings=torch.as_tensor(raised),
-        beyond=float(top if seen.all_around else beyond),
-        change=change,
-        pace=pace,
-    )
-
-
-def _corrected(before: Nearby, seen: _Seen, kept: int) -> tuple[Tensor, np.ndarray, np.ndarray, float]:
-    """Of all that is known and seen, the vectors that should be kept, with values and ceilings; and the ceiling of what
-    is dropped.
-
-    What A is taken to be, and what lies above it, become the symmetric matrices nearest to what they were that have
-    the products seen (Powell). The top eigenvector of the first leads. In its complement, the ceilings' own
-    eigenvectors say what to drop, and the vectors kept are made eigenvectors of what A is taken to be.
-    """
-    size = float(torch.linalg.vector_norm(seen.images, dim=1).max())
-    parts = before.vectors.T.to(seen.basis), seen.basis, seen.images
-    scales = np.repeat([1.0, 1.0, 1 / size], [len(part) for part in parts])
-    lengths, turn = np.linalg.eigh(scales[:, None] * _gram(parts) * scales)
-    apart = lengths > INDEPENDENT * torch.finfo(seen.basis.dtype).eps * lengths.max()
-    lengths, turn = np.sqrt(lengths[apart]), turn[:, apart]
-    ends = np.cumsum([len(part) for part in parts])[:-1]
-    remembered, basis, images = np.split(lengths[:, None] * turn.T, ends, axis=1)  # in an orthonormal basis
-
-    def agreeing(matrix: Tensor) -> np.ndarray:
-        old = remembered @ matrix.cpu().numpy() @ remembered.T
-        wrong = (size * images - old @ basis) @ basis.T
-        return old + wrong + wrong.T - basis @ (basis.T @ wrong)
-
-    model = agreeing(torch.diag(before.values))
-    vectors = np.linalg.eigh(model)[1]
-    first = int(np.argmax(np.abs(basis @ seen.coordinates[:, 0] @ vectors)))
-    others = np.delete(vectors, first, axis=1)
-    highest, frame = np.linalg.eigh(others.T @ agreeing(before.ceilings) @ others)
-    highest, dropped = highest[-kept + 1 :], highest[: -kept + 1]
-    others = others @ frame[:, -kept + 1 :]
-    values, frame = np.linalg.eigh(others.T @ model @ others)
-    chosen = np.column_stack([vectors[:, first], others @ frame[:, ::-1]])
-    ceilings = np.pad((frame[:, ::-1].T * highest) @ frame[:, ::-1], ((1, 0), (1, 0)))
-    weights = np.split(scales[:, None] * (turn / lengths) @ chosen, ends)
-    return _combined(weights, parts), np.append(0.0, values[::-1]), ceilings, dropped.max(initial=0.0)
-
-
-def _gram(parts: Sequence[Tensor]) -> np.ndarray:
-    """All inner products of the rows of some tensors."""
-    ends = np.cumsum([len(part) for part in parts])
-    places = [slice(end - len(part), end) for part, end in zip(parts, ends, strict=True)]
-    gram = np.empty((ends[-1], ends[-1]))
-    for (row, one), (column, other) in combinations_with_replacement(zip(places, parts, strict=True), 2):
-        gram[row, column] = _inner(one, other)
-        gram[column, row] = gram[row, column].T
-    return gram
-
-
-def _inner(one: Tensor, other: Tensor) -> np.ndarray:
-    """XY' of few long rows, in slices: one matrix product of such a shape is slower."""
-    length = one.shape[1] // NUM_SLICES * NUM_SLICES
-    first, second = (rows[:, :length].unflatten(1, (NUM_SLICES, -1)).transpose(0, 1) for rows in (one, other))
-    rest = one[:, length:] @ other[:, length:].T
-    return (torch.bmm(first, second.mT).sum(0, dtype=torch.float64) + rest).cpu().numpy()
-
-
-def _combined(weights: Sequence[np.ndarray], parts: Sequence[Tensor]) -> Tensor:
-    """The columns Σ X'C over some tensors X of rows, each with coefficients C."""
-    total = torch.as_tensor(weights[0].T.copy()).to(parts[0]) @ parts[0]
-    for weight, part in zip(weights[1:], parts[1:], strict=True):
-        total.addmm_(torch.as_tensor(weight.T.copy()).to(part), part)
-    return total.T
+    return Seen(vectors.T, images.T, ritz.values[first], np.eye(len(first)), all_around=True)
 
 
 class _Subspace:
@@ -375,10 +239,10 @@ class _Subspace:
 
     def _solve(self) -> None:
         """Rayleigh-Ritz in the subspace."""
-        projected = _inner(self.images, self.basis)
+        projected = inner_products(self.images, self.basis)
         values, coordinates = np.linalg.eigh((projected + projected.T) / 2)
         values, coordinates = values[::-1].copy(), coordinates[:, ::-1].copy()
-        self.seen = _Seen(self.basis, self.images, values, coordinates, all_around=False)
+        self.seen = Seen(self.basis, self.images, values, coordinates, all_around=False)
         self.top = float(values[0])
         turn = torch.as_tensor(coordinates.T.copy()).to(self.basis)
         scale = torch.as_tensor(values[:, None]).to(self.basis)
