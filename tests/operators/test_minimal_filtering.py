@@ -177,6 +177,17 @@ def test_products_of_wide_networks_are_those_in_double_precision(kind, norm):
     assert float(matrix.rounding(vector[:, None] / vector.norm())) < 1e-4 * float(product.norm() / vector.norm())
 
 
+def test_the_check_of_the_rounding_lifts_its_vector_only(monkeypatch):
+    model, x = wide_network(""), tensor(6, 3, 9, 9, dtype=torch.float32)
+    matrix = sm.Hessian(sm.Problem(model, nn.CrossEntropyLoss(), (x, torch.arange(6) % 3)))
+    vector = tensor(matrix.shape[0], dtype=torch.float32)
+    matrix @ vector
+    lift, lifted = Tiling.lift_weight, []
+    monkeypatch.setattr(Tiling, "lift_weight", lambda self, w: lifted.append(w) or lift(self, w))
+    matrix.rounding(vector[:, None] / vector.norm())
+    assert len(lifted) == 3  # wide convolutions
+
+
 def test_third_derivatives_are_left_to_torch():
     model, x = wide_network(""), images(2, 3, (4, 4), dtype=torch.float32)
     weight = model[5].weight

@@ -128,7 +128,7 @@ class CurvatureOperator(Operator):
         double = sample.in_dtype(torch.float64)
         double.plans[type(self)] = Plan()  # a few samples fit: nothing to plan
         matrices = self.on(sample), self.on(double)
-        matrices[0]._mode = self._mode  # which knows the same weights lifted
+        matrices[0].state, matrices[0]._mode = self.state, self._mode  # which knows these very weights lifted
         single, exact = (matrix @ columns.to(matrix.dtype) for matrix in matrices)
         total = exact.new_zeros(columns.shape[1])
         for parts in zip(*(matrix.split(ROWS_AT_ONCE) for matrix in (columns, single, exact)), strict=True):
