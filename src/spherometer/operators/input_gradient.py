@@ -88,11 +88,9 @@ def _is_covered(images: Tensor, weight: Tensor) -> bool:
 def _tiling(images: Tensor) -> Tiling | None:
     """Tiles that images fill well enough."""
     height, width = images.shape[2:]
-    if height == width == 2:
-        return tiling_of(2, height, width)
     num_tiles = ceil(height / 4) * ceil(width / 4)
     fits = len(images) * num_tiles >= MIN_TILES and height * width >= MIN_PIXELS * num_tiles
-    return tiling_of(4, height, width) if fits else None
+    return tiling_of(4, height, width) if fits or height == width == 2 else None
 
 
 class _PooledRelu(Function):

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from spherometer.operators.convolution import per_axis
+from spherometer.operators.pixels import images_of, pixels_of
 
 
 class Window(NamedTuple):
@@ -31,7 +32,7 @@ class _MaxPool(Function):
     @staticmethod
     def forward(context: Any, x: Tensor, window: Window) -> Tensor:
         y, places = torch.ops.aten.max_pool2d_with_indices(x, *window)
-        context.save_for_backward(_pixels(places))
+        context.save_for_backward(pixels_of(places))
         context.size = x.shape[2:]
         return y
 
@@ -62,23 +63,14 @@ def _moved(image: Tensor, places: Tensor, size: torch.Size, move: Move) -> Tenso
 
 
 def _taken(image: Tensor, places: Tensor, size: torch.Size) -> Tensor:
-    return _image(_pixels(image).gather(1, places), size)
+    return images_of(pixels_of(image).gather(1, places), size)
 
 
 def _spread(image: Tensor, places: Tensor, size: torch.Size) -> Tensor:
     """Added up where places meet."""
-    pixels = _pixels(image)
+    pixels = pixels_of(image)
     flat = pixels.new_zeros(len(image), size.numel(), image.shape[1])
-    return _image(flat.scatter_add_(1, places, pixels), size)
-
-
-def _pixels(image: Tensor) -> Tensor:
-    """(samples, channels, height, width) -> (samples, pixels, channels)."""
-    return image.permute(0, 2, 3, 1).reshape(len(image), -1, image.shape[1])
-
-
-def _image(pixels: Tensor, size: torch.Size) -> Tensor:
-    return pixels.view(len(pixels), *size, pixels.shape[2]).permute(0, 3, 1, 2)
+    return images_of(flat.scatter_add_(1, places, pixels), size)
 
 
 def pooling(

@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.weak import WeakIdKeyDictionary
 
+from spherometer.operators.pixels import images_of, pixels_of
+
 # Pairs of an input and an output channel, below which lifting costs what the products save. Where images are saved
 # lifted, less is to be lifted.
 MIN_PAIRS, MIN_PAIRS_SAVED = 64 * 64, 32 * 64
@@ -224,19 +226,19 @@ class SingleTile(Tiling):
 
     def lift_input(self, x: Tensor) -> Tensor:
         """x̂ = B x."""
-        return _lift(self._b, x.permute(0, 2, 3, 1).flatten(1, 2))
+        return _lift(self._b, pixels_of(x))
 
     def lower_input(self, lifted: Tensor) -> Tensor:
         """B'x̂."""
-        return _lower(self._b, lifted).unflatten(1, self.size).permute(0, 3, 1, 2)
+        return images_of(_lower(self._b, lifted), self.size)
 
     def lift_output(self, g: Tensor) -> Tensor:
         """ĝ = A g."""
-        return _lift(self._a, g.permute(0, 2, 3, 1).flatten(1, 2))
+        return _lift(self._a, pixels_of(g))
 
     def lower_output(self, lifted: Tensor) -> Tensor:
         """A'ĝ."""
-        return _lower(self._a, lifted).unflatten(1, self.size).permute(0, 3, 1, 2)
+        return images_of(_lower(self._a, lifted), self.size)
 
 
 def _lift(matrix: Tensor, tiles: Tensor) -> Tensor:
@@ -300,7 +302,7 @@ def tiling_for(x: Tensor, w: Tensor, lifts: Lifts) -> Tiling | None:
         and min(height, width) > 1
         and x.is_contiguous(memory_format=torch.channels_last)
     )
-    tiling = tiling_of(2 if max(height, width) in (2, 5, 6) else 4, height, width) if covered else None
+    tiling = tiling_of(2 if max(height, width) in (5, 6) else 4, height, width) if covered else None
     return tiling if tiling and tiling.multiplications <= MAX_MULTIPLICATIONS else None
 
 
