@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -44,13 +44,20 @@ def contest(
     *,
     truth: float | None,
     repeats: int = 3,
+    once: Collection[str] = (),
     targets: dict[str, str] | None = None,
 ) -> list[Row]:
-    """Run every tool `repeats` times in turn with seeds 0, 1, ...; the first tool is ours and sets the unit of time."""
+    """Run every tool `repeats` times in turn with seeds 0, 1, ...; the first tool is ours and sets the unit of time.
+
+    Args:
+        once: tools so far behind that a single run, with the first seed, tells it.
+    """
     times: dict[str, list[float]] = {tool: [] for tool in tools}
     outcomes: dict[str, list[Outcome]] = {tool: [] for tool in tools}
     for seed in range(repeats):
         for tool, run in tools.items():
+            if seed and tool in once:
+                continue
             gc.collect()
             began = time.perf_counter()
             outcomes[tool].append(run(seed))
