@@ -29,7 +29,7 @@ from spherometer.problems.pieces import refuse_non_finite
 
 PLACES = frozenset({"input", "input_columns", "layer_inputs", "layers", "weights", "weight_gram"})
 MANY_OUTPUTS = 32  # beyond this, Lanczos runs side by side bring spectral norms sooner than C backward passes
-MAX_BYTES = 3.4e8  # of the rows of one chunk: smaller ones make products slow, larger ones bring nothing
+MAX_BYTES = 6.8e8  # of the rows of one chunk: smaller ones make products slow, larger ones bring nothing
 SMALLEST = 1e-25  # square of a Jacobian's norm that float32 still adds up from its entries
 GRAM_BYTES = 1.6e7  # of the rows that are multiplied at once
 
