@@ -170,8 +170,8 @@ def _budget(course: Course) -> str:
         tracker.step(optimizer, descend())
     number = len(tracker.series("sharpness"))
     return (
-        f"{course.name}, {course.samples} samples, with `budget=0.1` and every=1: {100 * tracker.overhead:.1f} % of the training time over "
-        f"{steps} steps, {number} of them measured."
+        f"{course.name}, {course.samples} samples, with `budget=0.1` and every=1: {100 * tracker.overhead:.1f} % of "
+        f"the training time over {steps} steps, {number} of them measured."
     )
 
 
