@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from scipy.special import stdtrit
 from torch import nn
 
 from metrics.jacobian_cases import dense_network, entries_of, problem_of, value_of
@@ -137,3 +138,17 @@ def test_intervals_over_data_keep_the_range_and_digits_of_double_precision(scale
         for loss in (nn.CrossEntropyLoss(), moved)
     )
     assert other == pytest.approx([scale * end + shift for end in plain], rel=1e-12)
+
+
+def test_groups_that_are_left_out_leave_the_others_their_dropout_masks():
+    """The interval over data is that of the single batches' own losses, by hand."""
+    torch.manual_seed(14)
+    model = nn.Sequential(nn.Linear(4, 40), nn.Dropout(0.5), nn.Linear(40, 3)).double()
+    batches = [(torch.randn(6, 4, dtype=torch.float64), torch.randint(3, (6,))) for _ in range(4)]
+    problem = Problem(model, nn.CrossEntropyLoss(), batches, dropout=5)
+    state = problem.state()
+    losses = torch.stack([problem.evaluate(state, piece).loss.detach() for piece in problem.pieces()])
+    means = (losses.sum() - losses) / 3
+    reach = float(stdtrit(3, 0.975)) * float((means - means.mean()).square().sum() * 3 / 4) ** 0.5
+    low, high = measure(problem, "loss", data_groups=4)["loss"].estimate.interval
+    assert (high - low) / 2 == approximately(reach)

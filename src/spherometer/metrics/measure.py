@@ -16,7 +16,7 @@ from spherometer.estimators import Nearby
 from spherometer.metrics.bench import Bench
 from spherometer.metrics.registry import Metric, parse
 from spherometer.problems import Problem
-from spherometer.problems.batches import num_samples, take
+from spherometer.problems.batches import Chosen, num_samples, take
 from spherometer.values import Estimate, Status, format_with_error
 
 
@@ -191,7 +191,7 @@ def _jackknifed(estimate: Estimate, left_out: torch.Tensor) -> Estimate:
     return replace(estimate, interval=(float(estimate.value) - reach, float(estimate.value) + reach))
 
 
-def _without_each_group(problem: Problem, num: int) -> Iterator[list[Any]]:
+def _without_each_group(problem: Problem, num: int) -> Iterator[Chosen]:
     batches = list(problem.batches)
     if len(batches) < num:
         batches = _cut(problem, batches, num)
@@ -205,7 +205,7 @@ def _without_each_group(problem: Problem, num: int) -> Iterator[list[Any]]:
     groups = torch.arange(len(batches)).tensor_split(num)
     for group in groups:
         left_out = set(group.tolist())
-        yield [batch for k, batch in enumerate(batches) if k not in left_out]
+        yield Chosen((k, batch) for k, batch in enumerate(batches) if k not in left_out)
 
 
 def _cut(problem: Problem, batches: list[Any], num: int) -> list[Any]:

@@ -41,6 +41,20 @@ def as_batches(data: Any) -> Iterable[Any]:
     return _Passes(data)
 
 
+class Chosen(list[Any]):
+    """Some batches of a sequence, each with the number it has there: dropout masks and draws follow the number."""
+
+    def __init__(self, numbered: Iterable[tuple[int, Any]]) -> None:
+        pairs = list(numbered)
+        super().__init__(batch for _, batch in pairs)
+        self.numbers = [number for number, _ in pairs]
+
+
+def numbered(batches: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+    """Each batch with its number."""
+    return zip(batches.numbers, batches, strict=True) if isinstance(batches, Chosen) else enumerate(batches)
+
+
 class _Passes:
     """A new pass over the data whenever asked; a DataLoader draws a number for its workers, which is given back."""
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
-from spherometer.problems.batches import as_batches, fingerprint, num_samples, placed, take
+from spherometer.problems.batches import Chosen, as_batches, fingerprint, num_samples, numbered, placed, take
 from spherometer.problems.losses import (
     Count,
     Loss,
@@ -149,8 +149,7 @@ class Problem:
 
     def alone(self, number: int, batch: Any, *, memory: float) -> Problem:
         """The problem of one of its batches, which keeps the dropout masks of its number."""
-        dropout = None if self.dropout is None else self.dropout + number
-        return self.derived(type(self), data=[batch], memory=memory, dropout=dropout, plans={})
+        return self.derived(type(self), data=Chosen([(number, batch)]), memory=memory, plans={})
 
     def in_dtype(self, dtype: torch.dtype) -> Problem:
         """The same problem in another precision."""
@@ -158,10 +157,9 @@ class Problem:
 
     def sample(self, num: int) -> Problem:
         """The same problem on the first `num` samples of the first batch, for cheap trials."""
-        first = next(iter(self.batches))
+        number, first = next(numbered(self.batches))
         size = num_samples(first)
-        content = first if size is None else take(first, 0, min(num, size))
-        return self.restricted([content])
+        return self.restricted(Chosen([(number, first if size is None else take(first, 0, min(num, size)))]))
 
     def state(self, at: Tensor | State | None = None) -> State:
         """A copy of the model's weights and buffers, the chosen ones ready to be differentiated.
@@ -181,7 +179,7 @@ class Problem:
 
     def pieces(self, size: int | None = None) -> Iterator[Piece]:
         """Every batch in order, cut into pieces of at most `size` samples where that changes nothing."""
-        for index, content in enumerate(self.batches):
+        for index, content in numbered(self.batches):
             self.refuse_changed(index, content)
             whole = placed(content, self.device, self.precision)
             total = num_samples(whole) if self.splittable else None
