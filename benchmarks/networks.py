@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -32,17 +34,23 @@ NETWORKS = {  # architecture, and batch that is measured
     "ResNet-18": ("resnet18", 64),
 }
 BATCH_SIZE, NUM_RECENT, MAX_STEPS = 64, 10, 1000
+STAGES = (1 / 3, 1 / 2, 2 / 3)  # of the images right: a single one has a single spectrum, which may suit a tool
+
+
+def setting(name: str, *, activation: str | None = None) -> Setting:
+    """A network that gets half of its images right, in eval mode."""
+    return settings(name, shares=(1 / 2,), activation=activation)[0]
 
 
 @cache
-def setting(name: str, *, activation: str | None = None) -> Setting:
-    """A network that gets half of its images right, in eval mode."""
+def settings(name: str, *, shares: tuple[float, ...] = STAGES, activation: str | None = None) -> list[Setting]:
+    """One network in eval mode, as it is when such shares of its images are right for the first time."""
     architecture, batch_size = NETWORKS[name]
     inputs, targets, source = images()
     options = {} if activation is None else {"activation": activation}
     model = build_model(architecture, num_classes=10, input_shape=(3, 32, 32), seed=0, **options)
-    _train(model, inputs, targets)
-    return Setting(name, model.eval(), nn.CrossEntropyLoss(), inputs[:batch_size], targets[:batch_size], source)
+    measured = nn.CrossEntropyLoss(), inputs[:batch_size], targets[:batch_size], source
+    return [Setting(name, stage.eval(), *measured) for stage in _trained(model, inputs, targets, shares)]
 
 
 @cache
@@ -56,14 +64,14 @@ def images() -> tuple[Tensor, Tensor, str]:
     return data.inputs, data.targets, "CIFAR-10"
 
 
-def _train(model: nn.Module, inputs: Tensor, targets: Tensor) -> None:
-    """SGD with momentum until half of the images of the last batches were right.
+def _trained(model: nn.Module, inputs: Tensor, targets: Tensor, shares: tuple[float, ...]) -> Iterator[nn.Module]:
+    """SGD with momentum; a copy of the model as soon as each of these shares of the last batches' images was right.
 
-    A number of steps would not do: the first ones differ from machine to machine, and so do the spectra after them.
+    Numbers of steps would not do: the first ones differ from machine to machine, and so do the spectra after them.
     """
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     generator = torch.Generator().manual_seed(0)
-    right = deque[float](maxlen=NUM_RECENT)
+    right, left = deque[float](maxlen=NUM_RECENT), deque(shares)
     model.train()
     for step in range(MAX_STEPS):
         batch = torch.randint(len(inputs), (BATCH_SIZE,), generator=generator)
@@ -72,7 +80,9 @@ def _train(model: nn.Module, inputs: Tensor, targets: Tensor) -> None:
         nn.functional.cross_entropy(outputs, targets[batch]).backward()
         optimizer.step()
         right.append(float((outputs.argmax(1) == targets[batch]).float().mean()))
-        if len(right) == NUM_RECENT and sum(right) >= NUM_RECENT / 2:
-            console.print(f"  trained for {step + 1} steps", style="dim")
-            return
-    raise RuntimeError(f"fewer than half of the images are right after {MAX_STEPS} steps")
+        while len(right) == NUM_RECENT and sum(right) >= NUM_RECENT * left[0]:
+            console.print(f"  trained for {step + 1} steps: {left.popleft():.0%} are right", style="dim")
+            yield copy.deepcopy(model)
+            if not left:
+                return
+    raise RuntimeError(f"fewer than {left[0]:.0%} of the images are right after {MAX_STEPS} steps")
