@@ -7,6 +7,7 @@ from torch.autograd import grad
 from torch.nn import functional
 
 import spherometer as sm
+from spherometer.operators import input_gradient
 from spherometer.operators.input_gradient import QuickInputGradient
 from spherometer.operators.minimal_filtering import Tiling
 from spherometer.operators.sensitivity import sensitivity
@@ -112,6 +113,74 @@ def test_a_pooled_relu_is_that_of_torch(window, also_used):
     slopes, truths = (grad(value, x, create_graph=True)[0] for value in (total, plain))
     torch.testing.assert_close(slopes, truths, rtol=1e-14, atol=0)
     torch.testing.assert_close(grad(slopes.sum(), x), grad(truths.sum(), x), rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("also_used", [True, False])
+@pytest.mark.parametrize(
+    ("channels", "outputs", "options"),
+    [(WIDE, WIDE, {"padding": 1}), (6, 8, {"padding": 1}), (6, 9, {"stride": 2, "groups": 3})],
+)
+def test_a_convolution_is_skipped_where_a_relu_and_a_pooling_follow(monkeypatch, channels, outputs, options, also_used):
+    """A few samples at a time; what else becomes of the convolution's output takes the plain way."""
+    monkeypatch.setattr(input_gradient, "PIECE", 3 * outputs * 64)
+    x = images(13, channels, 12, 12)
+    w, b = weights(outputs, channels // options.get("groups", 1)), torch.linspace(-1, 1, outputs)
+
+    def pooled(x, w, b):
+        convolved = functional.conv2d(x, w, b, **options)
+        pool = functional.max_pool2d(functional.relu(convolved), 2)
+        return pool, pool.square().sum() + (convolved.sin().sum() if also_used else 0.0)
+
+    mode = QuickInputGradient(skipping=True)
+    with mode:
+        found, total = pooled(x, w, b)
+    truth, _ = pooled(x, w, b)
+    assert found.grad_fn.name() == "_PooledConvolutionBackward"
+    assert [node.name().removeprefix("_") for node in mode.skipped] == ["ConvolutionBackward" + "0" * (channels < WIDE)]
+    assert torch.equal(found, truth)
+    double = x.detach().double().requires_grad_()
+    (slope,), (right,) = grad(total, x), grad(pooled(double, w.double(), b.double())[1], double)
+    assert float((slope - right).norm() / right.norm()) < 5e-6
+    assert slope.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_convolutions_without_a_differentiable_input_are_not_skipped():
+    with QuickInputGradient(skipping=True):
+        result = functional.conv2d(images(3, 5).detach(), weights(6, 5).requires_grad_())
+        pooled = functional.max_pool2d(functional.relu(result), 2)
+    assert pooled.grad_fn.name() == "_PooledReluBackward"
+
+
+class Fork(nn.Module):
+    """The output of a convolution enters the next one, and goes past it through a relu and a max pooling."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 2, stride=2)
+        self.last = nn.Linear(4 * 16, 3)
+
+    def forward(self, images):
+        entering = self.first(images)
+        past = functional.max_pool2d(functional.relu(entering), 2)
+        return self.last((past + self.second(entering)).flatten(1))
+
+
+def test_jacobians_at_the_output_of_a_convolution_count_the_way_past_the_next_layer():
+    torch.manual_seed(3)
+    model, images = Fork(), torch.randn(5, 2, 8, 8)
+    found = sensitivity(
+        sm.Problem(model, nn.CrossEntropyLoss(), (images, torch.zeros(5, dtype=torch.long))),
+        frozenset({"input", "layer_inputs"}),
+    )
+    entering = model.first(images)[:1].detach()
+
+    def rest(entering):
+        past = functional.max_pool2d(functional.relu(entering), 2)
+        return model.last((past + model.second(entering)).flatten(1))[0]
+
+    jacobian = torch.autograd.functional.jacobian(rest, entering).flatten(1).double()
+    (layer,) = (layer for layer in found.layers if layer.name == "second")
+    torch.testing.assert_close(layer.gram[0], jacobian @ jacobian.T, rtol=1e-5, atol=1e-7)
 
 
 def test_other_poolings_are_left_to_torch():

@@ -7,18 +7,20 @@ multiplications do, as products of matrices over all samples (`minimal_filtering
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.graph import Node
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from spherometer.operators.convolution import PLAIN, Geometry, as_called
 from spherometer.operators.max_pooling import Window, pooling
-from spherometer.operators.minimal_filtering import Lifts, Tiling, tiling_of
+from spherometer.operators.minimal_filtering import PIECE, Lifts, Tiling, tiling_of
 
 _aten = torch.ops.aten
 
@@ -33,12 +35,19 @@ class QuickInputGradient(TorchFunctionMode):
     So is a max pooling right after a relu. Values are those of PyTorch, gradients too up to rounding (3e-6 in the place
     of 1e-6). Covered are float32 images on a CPU that lie channels last; everything else is left to PyTorch. Only the
     forward pass has to run inside. Weights are lifted once for all passes inside the same mode.
+
+    Args:
+        skipping: gradients at the outputs of convolutions are not wanted. Where a relu and a max pooling follow, these
+            would be the largest of all; all three are differentiated in one go then, a few samples at a time.
+            `skipped` are the nodes whose gradients miss what took that way.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, skipping: bool = False) -> None:
         super().__init__()
+        self.skipping, self.skipped = skipping, list[Node | None]()
         self._lifts = Lifts()
         self._relu: tuple[Tensor | None, Tensor | None] = (None, None)  # what the last one was given, and what it gave
+        self._convolved: tuple[Tensor, Tensor, _Back] | None = None  # the last output and input, and the way back
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, arguments: tuple[Any, ...] = (), options: Any = None
@@ -47,8 +56,8 @@ class QuickInputGradient(TorchFunctionMode):
         options = options or {}
         result = None
         if function is torch.conv2d:
-            result = self._convolution(*as_called(*arguments, **options))
-        elif function in (functional.max_pool2d, torch.max_pool2d):
+            return self._convolution(function, arguments, options)
+        if function in (functional.max_pool2d, torch.max_pool2d):
             result = self._max_pool(*pooling(*arguments, **options))
         if result is None:
             result = function(*arguments, **options)
@@ -60,17 +69,55 @@ class QuickInputGradient(TorchFunctionMode):
         given, activated = self._relu
         if given is None or images is not activated or images is given or window is None or not given.requires_grad:
             return None
-        result: Tensor = _PooledRelu.apply(given, images.detach(), window)
+        result: Tensor
+        if self._convolved is not None and self._convolved[0] is given:
+            _, x, back = self._convolved
+            self.skipped.append(given.grad_fn)
+            result = _PooledConvolution.apply(x, images.detach(), window, back)
+        else:
+            result = _PooledRelu.apply(given, images.detach(), window)
         return result
 
-    def _convolution(self, x: Tensor, w: Tensor, b: Tensor | None, geometry: Geometry | None) -> Tensor | None:
-        tiling = _tiling(x) if geometry == PLAIN and _is_covered(x, w) else None
-        if tiling is None:
-            return None
-        with torch.no_grad():
-            lifted = self._lifts.of(w, tiling)
-        result: Tensor = _Convolution.apply(x, w.detach(), None if b is None else b.detach(), lifted, tiling)
+    def _convolution(self, function: Callable[..., Tensor], arguments: tuple[Any, ...], options: Any) -> Tensor:
+        x, w, b, geometry = as_called(*arguments, **options)
+        back = None if geometry is None else self._back(x, w, geometry)
+        if back is None or back.tiling is None:
+            result = function(*arguments, **options)
+        else:
+            result = _Convolution.apply(x, None if b is None else b.detach(), back)
+        self._relu, self._convolved = (None, None), None
+        if self.skipping and back is not None and x.requires_grad:
+            self._convolved = (result, x, back)
         return result
+
+    def _back(self, x: Tensor, w: Tensor, geometry: Geometry) -> _Back:
+        tiling = _tiling(x) if geometry == PLAIN and _is_covered(x, w) else None
+        with torch.no_grad():
+            return _Back(w.detach(), geometry, tiling, None if tiling is None else self._lifts.of(w, tiling))
+
+
+@dataclass(frozen=True)
+class _Back:
+    """The way from the gradient at the output of a convolution to that at its input."""
+
+    weight: Tensor
+    geometry: Geometry
+    tiling: Tiling | None
+    lifted: Tensor | None
+
+    def __call__(self, g: Tensor, x: Tensor | None = None) -> Tensor:
+        """Images of the input are needed where there are no tiles, for their size."""
+        if self.tiling is not None:
+            dx, _ = self.tiling.gradients(g, None, self.lifted)
+        else:
+            dx, _, _ = _aten.convolution_backward(g, x, self.weight, None, *self.geometry, [True, False, False])
+        assert dx is not None
+        return dx
+
+    @property
+    def num_weights(self) -> int:
+        """Numbers that are read for each piece of images."""
+        return (self.weight if self.lifted is None else self.lifted).numel()
 
 
 def _is_covered(images: Tensor, weight: Tensor) -> bool:
@@ -94,7 +141,7 @@ def _tiling(images: Tensor) -> Tiling | None:
 
 
 class _PooledRelu(Function):
-    """The max pooling of y = relu(x): the few numbers it leaves say by themselves where the slope is zero."""
+    """The max pooling of y = relu(x)."""
 
     @staticmethod
     def forward(context: Any, x: Tensor, y: Tensor, window: Window) -> Tensor:  # noqa: ARG004
@@ -105,19 +152,42 @@ class _PooledRelu(Function):
 
     @staticmethod
     def backward(context: Any, g: Tensor) -> Any:
-        y, result, places = context.saved_tensors
-        slope = _aten.threshold_backward(g, result, 0)
-        return _aten.max_pool2d_with_indices_backward(slope, y, *context.window, places), None, None
+        return _before_relu(context.window, g, *context.saved_tensors), None, None
+
+
+def _before_relu(window: Window, g: Tensor, y: Tensor, result: Tensor, places: Tensor) -> Tensor:
+    """The gradient in x of the max pooling of relu(x): the few numbers it leaves say where the slope is zero."""
+    slope = _aten.threshold_backward(g, result, 0)
+    return _aten.max_pool2d_with_indices_backward(slope, y, *window, places)
+
+
+class _PooledConvolution(Function):
+    """The max pooling of y = relu(x * w + b), and a way back to x that passes the large images piece by piece."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, y: Tensor, window: Window, back: _Back) -> Tensor:
+        result, places = _aten.max_pool2d_with_indices(y, *window)
+        context.window, context.back = window, back
+        context.save_for_backward(x, y, result, places)
+        return result
+
+    @staticmethod
+    def backward(context: Any, g: Tensor) -> Any:
+        x, y, result, places = context.saved_tensors
+        step = max(1, max(PIECE, context.back.num_weights // 2) // y[0].numel())
+        pieces = zip(*(images.split(step) for images in (x, g, y, result, places)), strict=True)
+        parts = [context.back(_before_relu(context.window, *images), given) for given, *images in pieces]
+        return torch.cat(parts), None, None, None
 
 
 class _Convolution(Function):
     """y = x * w + b with 3 x 3 weights and one pixel of padding, and a way of its own back to x."""
 
     @staticmethod
-    def forward(context: Any, x: Tensor, w: Tensor, b: Tensor | None, lifted: Tensor, tiling: Tiling) -> Tensor:
-        context.lifted, context.tiling = lifted, tiling
-        return torch.conv2d(x, w, b, padding=1)
+    def forward(context: Any, x: Tensor, b: Tensor | None, back: _Back) -> Tensor:
+        context.back = back
+        return torch.conv2d(x, back.weight, b, padding=1)
 
     @staticmethod
     def backward(context: Any, g: Tensor) -> Any:
-        return context.tiling.gradients(g, None, context.lifted)[0], *[None] * 4
+        return context.back(g), None, None

@@ -8,7 +8,7 @@ J J' (C x C for each sample), whose eigenvalues are the squared singular values 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from math import ceil
 from typing import Any
 
@@ -92,7 +92,8 @@ def sensitivity(
     state = problem.state(at)
     with differentiating():
         trial = trial or try_out(problem, state)
-        plan = _Plan(trial, _resolved(trial, places), trial.branching() if "layers" in places else frozenset())
+        mode = QuickInputGradient(skipping=not places & {"layers", "weights", "weight_gram"})
+        plan = _Plan(trial, _resolved(trial, places), trial.branching() if "layers" in places else frozenset(), mode)
         size = _chunk_size(plan, problem)
         return _joined([plan.run(problem, state, piece) for piece in problem.pieces(size)])
 
@@ -108,13 +109,19 @@ class _Plan:
     trial: Trial
     places: frozenset[str]
     branching: frozenset[str]
-    mode: QuickInputGradient = field(default_factory=QuickInputGradient)
+    mode: QuickInputGradient
 
     def run(self, problem: Problem, state: State, piece: Piece) -> Sensitivity:
         """The backward passes of one piece."""
         with self.mode:
             forward = Forward(problem, state, piece, self.trial.layout)
-        return _Pass(forward, self).run()
+        passes = _Pass(forward, self)
+        incomplete = any(node in self.mode.skipped for node, _ in passes.reached)
+        self.mode.skipped.clear()
+        if incomplete:
+            self.mode.skipping = False
+            return self.run(problem, state, piece)
+        return passes.run()
 
 
 class _Pass:
