@@ -151,6 +151,21 @@ def test_convolutions_without_a_differentiable_input_are_not_skipped():
     assert pooled.grad_fn.name() == "_PooledReluBackward"
 
 
+def test_what_is_added_to_a_convolution_in_place_keeps_its_gradient():
+    x, w, b = images(3, 5, 8, 8), weights(6, 5), images(3, 6, 8, 8)
+
+    def pooled():
+        total = functional.conv2d(x, w, padding=1)
+        total += b
+        return functional.max_pool2d(functional.relu(total), 2)
+
+    with QuickInputGradient(skipping=True):
+        found = pooled()
+    assert found.grad_fn.name() == "_PooledReluBackward"
+    for slope, truth in zip(grad(found.sum(), (x, b)), grad(pooled().sum(), (x, b)), strict=True):
+        torch.testing.assert_close(slope, truth)
+
+
 class Fork(nn.Module):
     """The output of a convolution enters the next one, and goes past it through a relu and a max pooling."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,7 +47,7 @@ class QuickInputGradient(TorchFunctionMode):
         self.skipping, self.skipped = skipping, list[Node | None]()
         self._lifts = Lifts()
         self._relu: tuple[Tensor | None, Tensor | None] = (None, None)  # what the last one was given, and what it gave
-        self._convolved: tuple[Tensor, Tensor, _Back] | None = None  # the last output and input, and the way back
+        self._convolved: _Convolved | None = None  # the last one
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, arguments: tuple[Any, ...] = (), options: Any = None
@@ -70,10 +70,9 @@ class QuickInputGradient(TorchFunctionMode):
         if given is None or images is not activated or images is given or window is None or not given.requires_grad:
             return None
         result: Tensor
-        if self._convolved is not None and self._convolved[0] is given:
-            _, x, back = self._convolved
+        if self._convolved is not None and self._convolved.gave(given):
             self.skipped.append(given.grad_fn)
-            result = _PooledConvolution.apply(x, images.detach(), window, back)
+            result = _PooledConvolution.apply(self._convolved.input, images.detach(), window, self._convolved.back)
         else:
             result = _PooledRelu.apply(given, images.detach(), window)
         return result
@@ -87,7 +86,7 @@ class QuickInputGradient(TorchFunctionMode):
             result = _Convolution.apply(x, None if b is None else b.detach(), back)
         self._relu, self._convolved = (None, None), None
         if self.skipping and back is not None and x.requires_grad:
-            self._convolved = (result, x, back)
+            self._convolved = _Convolved(x, result, result._version, back)
         return result
 
     def _back(self, x: Tensor, w: Tensor, geometry: Geometry) -> _Back:
@@ -118,6 +117,19 @@ class _Back:
     def num_weights(self) -> int:
         """Numbers that are read for each piece of images."""
         return (self.weight if self.lifted is None else self.lifted).numel()
+
+
+class _Convolved(NamedTuple):
+    """A convolution that was made, with the version of its output: what is added in place has a gradient too."""
+
+    input: Tensor
+    output: Tensor
+    version: int
+    back: _Back
+
+    def gave(self, images: Tensor) -> bool:
+        """Whether these images are its output, as it was."""
+        return images is self.output and images._version == self.version
 
 
 def _is_covered(images: Tensor, weight: Tensor) -> bool:
