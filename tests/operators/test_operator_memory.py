@@ -1,13 +1,11 @@
 """A stated memory limit changes how a product is computed, never its value."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from peak_memory import needs_peaks, printed_by
 from reference.agreement import assert_close
 from reference.cases import BY_NAME, random_block
 from spherometer import EmpiricalFisher, Fisher, GaussNewton, Hessian, Problem
@@ -129,7 +127,7 @@ def test_batch_statistics_are_never_cut():
 
 
 SCRIPT = """
-import resource, torch
+import torch
 from torch import nn
 import spherometer as sm
 torch.manual_seed(0)
@@ -141,21 +139,27 @@ problem = sm.Problem(model, nn.CrossEntropyLoss(), data, memory={memory})
 vector = torch.randn(problem.num_parameters)
 small = sm.Hessian(sm.Problem(model, nn.CrossEntropyLoss(), (data[0][:8], data[1][:8])))
 _ = small @ vector
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
 operator = sm.Hessian(problem)
 for _ in range(2):
     _ = operator @ vector
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+print(peak() - before)
 """
 
 
 @pytest.mark.slow
+@needs_peaks
 def test_the_process_stays_near_the_limit():
     """Working memory of the passes comes on top of graphs: at most twice as much, and far less than without a limit."""
     used = {}
     for memory in (1e8, 4e9):
-        script = SCRIPT.format(memory=memory)
-        result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-        used[memory] = float(result.stdout)
+        (used[memory],) = printed_by(SCRIPT.format(memory=memory))
     assert used[1e8] < 3 * 1e8
     assert used[4e9] > 2.5 * used[1e8]
+
+
+@needs_peaks
+def test_peaks_are_those_of_the_process_alone():
+    held = bytearray(b"1") * 3 * 10**8
+    assert printed_by("print(peak())")[0] < 1e8 < len(held)
+    assert printed_by("held = bytearray(b'1') * 2 * 10**8; print(peak())")[0] > 2e8
