@@ -12,6 +12,7 @@ import spherometer as sm
 from spherometer.operators.double_backward import FastDoubleBackward
 from spherometer.operators.memory import saved_bytes
 from spherometer.operators.minimal_filtering import Lifts, SingleTile, Tiling, tiling_for, tiling_of
+from spherometer.operators.workspace import Workspace
 
 SIZES = [(4, 4), (8, 8), (2, 2), (5, 7), (9, 6), (12, 3)]
 TILINGS = [Tiling(edge, *size, torch.float64) for edge in (2, 4) for size in SIZES]
@@ -63,33 +64,33 @@ def test_convolutions_and_gradients_are_those_of_torch(tiling):
     slopes = torch.ops.aten.convolution_backward(
         g, x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
     )
-    dx, dw = tiling.gradients(g, x, lifted[0])
+    dx, dw = tiling.gradients(g, x, lifted[0], Workspace())
     assert_near(dx, slopes[0])
     assert_near(dw, slopes[1])
     inputs, slopes = tiling.whole(tiling.lift_input, x), tiling.whole(tiling.lift_output, g)
     assert_near(tiling.convolved([(inputs, lifted[0])]), functional.conv2d(x, w, padding=1))
-    for found, given in zip(tiling.gradients(slopes, inputs, lifted[0]), (dx, dw), strict=True):
+    for found, given in zip(tiling.gradients(slopes, inputs, lifted[0], Workspace()), (dx, dw), strict=True):
         assert_near(found, given)
-    assert tiling.gradients(g, None, lifted[0])[1] is None
-    assert tiling.gradients(g, x, None)[0] is None
-    assert tiling.gradients(g, None, None) == (None, None)
+    assert tiling.gradients(g, None, lifted[0], Workspace())[1] is None
+    assert tiling.gradients(g, x, None, Workspace())[0] is None
+    assert tiling.gradients(g, None, None, Workspace()) == (None, None)
     for given in ((g, x), (slopes, inputs)):
-        dg, dx, dw = tiling.second(*given, other, *lifted)
+        dg, dx, dw = tiling.second(*given, other, *lifted, Workspace())
         assert_near(dg, truth)
-        assert_near(dx, tiling.gradients(g, None, lifted[1])[0])
-        assert_near(dw, tiling.gradients(g, other, None)[1])
+        assert_near(dx, tiling.gradients(g, None, lifted[1], Workspace())[0])
+        assert_near(dw, tiling.gradients(g, other, None, Workspace())[1])
 
 
 def test_pieces_of_the_samples_add_up(monkeypatch):
     tiling = Tiling(4, 8, 8, torch.float64)
     x, g, w = images(7), images(7, channels=4, seed=1), tensor(4, 5, 3, 3, seed=2)
     lifted = tiling.lift_weight(w)
-    whole = (tiling.convolved([(x, lifted)]), *tiling.gradients(g, x, lifted))
+    whole = (tiling.convolved([(x, lifted)]), *tiling.gradients(g, x, lifted, Workspace()))
     monkeypatch.setattr("spherometer.operators.minimal_filtering.PIECE", 2 * 36 * 4 * 5)
     assert len(list(tiling._pieces(7, 4, 5))) == 4
     inputs, slopes = tiling.whole(tiling.lift_input, x), tiling.whole(tiling.lift_output, g)
     for images_, slopes_ in ((x, g), (inputs, slopes), (x, slopes), (inputs, g)):
-        pieces = (tiling.convolved([(images_, lifted)]), *tiling.gradients(slopes_, images_, lifted))
+        pieces = (tiling.convolved([(images_, lifted)]), *tiling.gradients(slopes_, images_, lifted, Workspace()))
         for found, truth in zip(pieces, whole, strict=True):
             assert_near(found, truth)
 

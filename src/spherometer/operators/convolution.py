@@ -77,7 +77,8 @@ def _pull(
         return None, None, None
     in_x, in_w, in_b = mask
     if tiling := _tiling(g.pixels, x.pixels, w, geometry, lifts):
-        dx, dw = tiling.gradients(g.tiled, x.tiled if in_w else None, lifts.of(w, tiling) if in_x else None)
+        weight = lifts.of(w, tiling) if in_x else None
+        dx, dw = tiling.gradients(g.tiled, x.tiled if in_w else None, weight, lifts.workspace)
     elif _is_small_image(g.pixels, w, geometry):
         dx = _aten.convolution(g.pixels, w, None, *geometry._replace(transposed=True)) if in_x else None
         dw = _swapped_weight_gradient(g.pixels, x.pixels, geometry) if in_w else None
@@ -140,8 +141,10 @@ class _ConvolutionGradient(Function):
         rest = (context.geometry, context.lifts)
         slopes, images = Image(g, slope), Image(x, lifted)
         if in_g and in_x and in_w and vx is not None and vw is not None and (tiling := _tiling(g, vx, w, *rest)):
-            weights = [context.lifts.of(weight, tiling) for weight in (w, vw)]
-            total, *others = tiling.second(slopes.tiled, images.tiled, vx, *weights)
+            lifts = context.lifts
+            with lifts.passing(vw, tiling) as change:
+                weights = lifts.of(w, tiling), change
+                total, *others = tiling.second(slopes.tiled, images.tiled, vx, *weights, lifts.workspace)
             return total if vb is None else total.add_(column(vb, g)), *others, *[None] * 5
         changes = None if vx is None else Image(vx)
         dg = _push(slopes, [(images, vw), (changes, w)], vb, *rest) if in_g else None

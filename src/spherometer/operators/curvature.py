@@ -22,12 +22,11 @@ from spherometer.problems.batches import num_samples, tensors_of
 from spherometer.problems.modes import differentiating
 from spherometer.problems.pieces import refuse_non_finite
 from spherometer.problems.problem import refuse_no_terms
-from spherometer.problems.weights import flatten, unflatten
+from spherometer.problems.weights import double_dot, flatten, unflatten
 
 NUM_WEIGHED = 4  # samples whose graph is weighed to plan the memory
 NUM_ROUNDED = 2  # samples on which float32 is held against float64; fewer average less out, say more and cost less
 NUM_ROUNDED_TOGETHER = 8  # the same where samples see one another: the batch statistics of two are degenerate
-ROWS_AT_ONCE = 1 << 18  # of vectors in double precision, which then stay near the processor
 
 
 @dataclass(frozen=True)
@@ -95,6 +94,20 @@ class CurvatureOperator(Operator):
         refuse_no_terms(total)
         return rows.T
 
+    def _forms(self, columns: Tensor) -> Tensor:
+        """v'Av in double precision for each column v of (P, k), a layer at a time: no product is held as a vector."""
+        forms, total = torch.zeros(columns.shape[1], dtype=torch.float64, device=self.device), 0.0
+        with differentiating():
+            for _, graph in self._graphs():
+                for number, column in enumerate(columns.T):
+                    vector = unflatten(column.to(self.dtype).contiguous(), self.state.weights)
+                    parts = zip(vector, graph.product(vector), strict=True)
+                    forms[number] += graph.count * sum(double_dot(part, image) for part, image in parts)
+                total += graph.count
+                del graph
+        refuse_no_terms(total)
+        return forms / total
+
     def on(self, problem: Problem) -> Self:
         """The same kind of matrix, at the same weights, of a related problem."""
         return type(self)(problem, at=self.state, **self.options)
@@ -129,12 +142,8 @@ class CurvatureOperator(Operator):
         double.plans[type(self)] = Plan()  # a few samples fit: nothing to plan
         matrices = self.on(sample), self.on(double)
         matrices[0].state, matrices[0]._mode = self.state, self._mode  # which knows these very weights lifted
-        single, exact = (matrix @ columns.to(matrix.dtype) for matrix in matrices)
-        total = exact.new_zeros(columns.shape[1])
-        for parts in zip(*(matrix.split(ROWS_AT_ONCE) for matrix in (columns, single, exact)), strict=True):
-            vector, rounded, right = (part.double() for part in parts)
-            total += (vector * (rounded - right)).sum(0)
-        return total.abs()
+        single, exact = (matrix._forms(columns) for matrix in matrices)
+        return (single - exact).abs()
 
     def core(self) -> SpanOperator | None:
         """The same matrix without directions that no sample sees, where leaving them out spares half the work."""

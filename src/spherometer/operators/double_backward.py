@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from spherometer.operators.batch_norm import batch_norm
 from spherometer.operators.convolution import convolution, transposed_convolution
-from spherometer.operators.max_pooling import max_pool
+from spherometer.operators.max_pooling import LastRelu, max_pool
 from spherometer.operators.minimal_filtering import Lifts
 
 
@@ -31,6 +31,8 @@ class FastDoubleBackward(TorchFunctionMode):
     def __init__(self, *, many_products: bool = False) -> None:
         super().__init__()
         self.lifts = Lifts(images=many_products)
+        self._relu = LastRelu()
+        pool = partial(max_pool, self._relu)
         plain, transposed = partial(convolution, self.lifts), partial(transposed_convolution, self.lifts)
         self._twins: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
             torch.conv1d: plain,
@@ -40,8 +42,8 @@ class FastDoubleBackward(TorchFunctionMode):
             torch.conv_transpose2d: transposed,
             torch.conv_transpose3d: transposed,
             functional.batch_norm: batch_norm,
-            functional.max_pool2d: max_pool,
-            torch.max_pool2d: max_pool,
+            functional.max_pool2d: pool,
+            torch.max_pool2d: pool,
         }
 
     def __torch_function__(
@@ -49,12 +51,13 @@ class FastDoubleBackward(TorchFunctionMode):
     ) -> Any:
         """The quick twin of the function if there is one and it can do this call, else the function."""
         options = options or {}
-        twin = self._twins.get(function)
+        twin, result = self._twins.get(function), None
         if twin is not None and _is_covered([*arguments, *options.values()]):
             result = twin(*arguments, **options)
-            if result is not None:
-                return result
-        return function(*arguments, **options)
+        if result is None:
+            result = function(*arguments, **options)
+        self._relu.hear(function, arguments, result)
+        return result
 
 
 def _is_covered(arguments: Sequence[Any]) -> bool:

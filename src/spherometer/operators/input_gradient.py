@@ -19,8 +19,9 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from spherometer.operators.convolution import PLAIN, Geometry, as_called
-from spherometer.operators.max_pooling import Window, pooling
+from spherometer.operators.max_pooling import LastRelu, Window, pooling
 from spherometer.operators.minimal_filtering import PIECE, Lifts, Tiling, tiling_of
+from spherometer.operators.workspace import Workspace
 
 _aten = torch.ops.aten
 
@@ -46,7 +47,7 @@ class QuickInputGradient(TorchFunctionMode):
         super().__init__()
         self.skipping, self.skipped = skipping, list[Node | None]()
         self._lifts = Lifts()
-        self._relu: tuple[Tensor | None, Tensor | None] = (None, None)  # what the last one was given, and what it gave
+        self._relu = LastRelu()
         self._convolved: _Convolved | None = None  # the last one
 
     def __torch_function__(
@@ -56,18 +57,17 @@ class QuickInputGradient(TorchFunctionMode):
         options = options or {}
         result = None
         if function is torch.conv2d:
-            return self._convolution(function, arguments, options)
+            result = self._convolution(function, arguments, options)
         if function in (functional.max_pool2d, torch.max_pool2d):
             result = self._max_pool(*pooling(*arguments, **options))
         if result is None:
             result = function(*arguments, **options)
-        is_relu = function in (functional.relu, torch.relu) and arguments
-        self._relu = (arguments[0], result) if is_relu else (None, None)
+        self._relu.hear(function, arguments, result)
         return result
 
     def _max_pool(self, images: Tensor, window: Window | None) -> Tensor | None:
-        given, activated = self._relu
-        if given is None or images is not activated or images is given or window is None or not given.requires_grad:
+        given = self._relu.before(images)
+        if given is None or window is None or not given.requires_grad:
             return None
         result: Tensor
         if self._convolved is not None and self._convolved.gave(given):
@@ -84,7 +84,7 @@ class QuickInputGradient(TorchFunctionMode):
             result = function(*arguments, **options)
         else:
             result = _Convolution.apply(x, None if b is None else b.detach(), back)
-        self._relu, self._convolved = (None, None), None
+        self._convolved = None
         if self.skipping and back is not None and x.requires_grad:
             self._convolved = _Convolved(x, result, result._version, back)
         return result
@@ -107,7 +107,7 @@ class _Back:
     def __call__(self, g: Tensor, x: Tensor | None = None) -> Tensor:
         """Images of the input are needed where there are no tiles, for their size."""
         if self.tiling is not None:
-            dx, _ = self.tiling.gradients(g, None, self.lifted)
+            dx, _ = self.tiling.gradients(g, None, self.lifted, Workspace())
         else:
             dx, _, _ = _aten.convolution_backward(g, x, self.weight, None, *self.geometry, [True, False, False])
         assert dx is not None

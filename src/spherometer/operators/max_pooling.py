@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.nn import functional
 
 from spherometer.operators.convolution import per_axis
 from spherometer.operators.pixels import images_of, pixels_of
@@ -89,7 +90,35 @@ def pooling(
     return input, Window(sizes[0], sizes[1], sizes[2], sizes[3], ceil_mode)
 
 
-def max_pool(*arguments: Any, **options: Any) -> Tensor | None:
-    """The twin of `torch.max_pool2d` for images that lie channels last; None for a call that it leaves to it."""
+class LastRelu:
+    """The relu that was called last, as long as nothing else was: a max pooling of what it gave can go before it."""
+
+    def __init__(self) -> None:
+        self._given: Tensor | None = None
+        self._gave: Tensor | None = None
+        self._versions = (0, 0)
+
+    def hear(self, function: Callable[..., Any], arguments: Sequence[Any], result: Any) -> None:
+        """Remember a call of a relu, and forget it with the next call of any function."""
+        self._given = self._gave = None
+        if function in (functional.relu, torch.relu) and arguments and result is not arguments[0]:
+            self._given, self._gave = arguments[0], result
+            self._versions = arguments[0]._version, result._version
+
+    def before(self, images: Tensor) -> Tensor | None:
+        """What the relu was given, if it gave these images and neither was changed in place since."""
+        if self._given is None or self._gave is None or images is not self._gave:
+            return None
+        return self._given if self._versions == (self._given._version, self._gave._version) else None
+
+
+def max_pool(relu: LastRelu, *arguments: Any, **options: Any) -> Tensor | None:
+    """The twin of `torch.max_pool2d` for images that lie channels last; None for a call that it leaves to it.
+
+    max(relu(x)) = relu(max(x)), with the same derivatives, and the relu then has fewer numbers to derive.
+    """
     images, window = pooling(*arguments, **options)
-    return None if window is None else _MaxPool.apply(images, window)
+    if window is None:
+        return None
+    before = relu.before(images)
+    return _MaxPool.apply(images, window) if before is None else torch.relu(_MaxPool.apply(before, window))

@@ -9,6 +9,7 @@ Lifting is linear, so derivatives are lifted alike.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from math import ceil
 
@@ -18,6 +19,7 @@ from torch.nn import functional
 from torch.utils.weak import WeakIdKeyDictionary
 
 from spherometer.operators.pixels import images_of, pixels_of
+from spherometer.operators.workspace import Workspace
 
 # Pairs of an input and an output channel, below which lifting costs what the products save. Where images are saved
 # lifted, less is to be lifted.
@@ -91,9 +93,10 @@ class Tiling:
         """For each pixel and pair of channels."""
         return self.num_places * self.rows * self.columns / (self.size[0] * self.size[1])
 
-    def lift_weight(self, w: Tensor) -> Tensor:
-        """ŵ = G w."""
-        return (self._g @ w.reshape(-1, 9).T).view(-1, *w.shape[:2])
+    def lift_weight(self, w: Tensor, out: Tensor | None = None) -> Tensor:
+        """ŵ = G w, in new memory or in that of `out`."""
+        flat = None if out is None else out.view(self.num_places, -1)
+        return torch.mm(self._g, w.reshape(-1, 9).T, out=flat).view(-1, *w.shape[:2])
 
     def lower_weight(self, lifted: Tensor) -> Tensor:
         """G'ŵ."""
@@ -154,7 +157,9 @@ class Tiling:
             total[piece] = self.lower_output(summed)
         return total
 
-    def gradients(self, g: Tensor, x: Tensor | None, weight: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    def gradients(
+        self, g: Tensor, x: Tensor | None, weight: Tensor | None, workspace: Workspace
+    ) -> tuple[Tensor | None, Tensor | None]:
         """The gradients of <g, x * w> in x, which takes the lifted weight, and in w, which takes x; None without it."""
         if weight is not None:
             outputs, inputs = weight.shape[1:]
@@ -162,29 +167,32 @@ class Tiling:
             outputs, inputs = self._num_channels(g), self._num_channels(x)
         else:
             return None, None
-        dx, dw = None if weight is None else self._images(g, inputs), None
-        for piece in self._pieces(self._num_samples(g), outputs, inputs):
-            slope = self._lifted(self.lift_output, g, piece)
-            if weight is not None and dx is not None:
-                dx[piece] = self.lower_input(slope @ weight)
-            if x is not None:
-                dw = _summed([(slope.mT, self._lifted(self.lift_input, x, piece))], dw)
-        return dx, None if dw is None else self.lower_weight(dw)
+        dx = None if weight is None else self._images(g, inputs)
+        with workspace.lent((0 if x is None else self.num_places, outputs, inputs), g.dtype) as dw:
+            for piece in self._pieces(self._num_samples(g), outputs, inputs):
+                slope = self._lifted(self.lift_output, g, piece)
+                if weight is not None and dx is not None:
+                    dx[piece] = self.lower_input(slope @ weight)
+                if x is not None:
+                    _add(dw, slope.mT, self._lifted(self.lift_input, x, piece), piece)
+            return dx, None if x is None else self.lower_weight(dw)
 
-    def second(self, g: Tensor, x: Tensor, vx: Tensor, w: Tensor, vw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def second(
+        self, g: Tensor, x: Tensor, vx: Tensor, w: Tensor, vw: Tensor, workspace: Workspace
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The derivatives of <g, vx * w> + <g, x * vw> in g, x and w, with lifted weights; vx is lifted once."""
         outputs, inputs = w.shape[1:]
-        dg, dx, dw = self._images(g, outputs), self._images(g, inputs), None
-        for piece in self._pieces(len(vx), outputs, inputs):
-            slope, image, change = (
-                self._lifted(lift, images, piece)
-                for lift, images in ((self.lift_output, g), (self.lift_input, x), (self.lift_input, vx))
-            )
-            dg[piece] = self.lower_output(_summed([(image, vw.mT), (change, w.mT)]))
-            dx[piece] = self.lower_input(slope @ vw)
-            dw = _summed([(slope.mT, change)], dw)
-        assert dw is not None
-        return dg, dx, self.lower_weight(dw)
+        dg, dx = self._images(g, outputs), self._images(g, inputs)
+        with workspace.lent((self.num_places, outputs, inputs), g.dtype) as dw:
+            for piece in self._pieces(len(vx), outputs, inputs):
+                slope, image, change = (
+                    self._lifted(lift, images, piece)
+                    for lift, images in ((self.lift_output, g), (self.lift_input, x), (self.lift_input, vx))
+                )
+                dg[piece] = self.lower_output(_summed([(image, vw.mT), (change, w.mT)]))
+                dx[piece] = self.lower_input(slope @ vw)
+                _add(dw, slope.mT, change, piece)
+            return dg, dx, self.lower_weight(dw)
 
     @property
     def _num_tiles(self) -> int:
@@ -255,8 +263,14 @@ def _lower(matrix: Tensor, lifted: Tensor) -> Tensor:
     return matrix.T.expand(lifted.shape[1], -1, -1) @ lifted.transpose(0, 1)
 
 
-def _summed(products: Iterable[tuple[Tensor, Tensor]], total: Tensor | None = None) -> Tensor:
+def _add(total: Tensor, left: Tensor, right: Tensor, piece: slice) -> None:
+    """Add a product of matrices to those of the pieces before; the first one overwrites what was there."""
+    total.baddbmm_(left, right, beta=min(piece.start, 1))
+
+
+def _summed(products: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
     """A sum of products of matrices, in one piece of memory."""
+    total = None
     for left, right in products:
         total = left @ right if total is None else total.baddbmm_(left, right)
     assert total is not None
@@ -272,6 +286,7 @@ class Lifts:
 
     def __init__(self, *, images: bool = False) -> None:
         self.images = images
+        self.workspace = Workspace()
         self._known = WeakIdKeyDictionary()
 
     def of(self, w: Tensor, tiling: Tiling) -> Tensor:
@@ -281,10 +296,16 @@ class Lifts:
             self._known[w] = (key, tiling.lift_weight(w))
         return self._known[w][1]
 
+    @contextmanager
+    def passing(self, vector: Tensor, tiling: Tiling) -> Iterator[Tensor]:
+        """A vector as this tiling has it, for as long as the block lasts."""
+        with self.workspace.lent((tiling.num_places, *vector.shape[:2]), vector.dtype) as room:
+            yield tiling.lift_weight(vector, out=room)
+
     @property
     def num_bytes(self) -> int:
         """What they hold."""
-        return sum(lifted.nbytes for _, lifted in self._known.values())
+        return self.workspace.num_bytes + sum(lifted.nbytes for _, lifted in self._known.values())
 
 
 def tiling_for(x: Tensor, w: Tensor, lifts: Lifts) -> Tiling | None:
@@ -296,6 +317,7 @@ def tiling_for(x: Tensor, w: Tensor, lifts: Lifts) -> Tiling | None:
     covered = (
         x.device.type == "cpu"
         and x.dtype == torch.float32
+        and len(x) > 0
         and w.shape[2:] == (3, 3)
         and min(w.shape[:2]) >= MIN_CHANNELS
         and w.shape[:2].numel() >= (MIN_PAIRS_SAVED if lifts.images else MIN_PAIRS)

@@ -9,6 +9,8 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 
+AT_ONCE = 1 << 18  # entries in double precision
+
 
 def selected_names(model: nn.Module, patterns: str | Sequence[str]) -> tuple[str, ...]:
     """Names of the trainable parameters that match a pattern, tied weights once, in the model's order."""
@@ -40,6 +42,12 @@ def unflatten(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """The tensors of which `vector` is the flat form, as views of it."""
     pieces = vector.split([tensor.numel() for tensor in like])
     return [piece.view(tensor.shape) for piece, tensor in zip(pieces, like, strict=True)]
+
+
+def double_dot(first: Tensor, second: Tensor) -> Tensor:
+    """Σ ab in double precision, some entries at a time: they then stay near the processor."""
+    pieces = zip(first.reshape(-1).split(AT_ONCE), second.reshape(-1).split(AT_ONCE), strict=True)
+    return torch.stack([torch.dot(a.double(), b.double()) for a, b in pieces]).sum()
 
 
 def _matches(name: str, pattern: str) -> bool:
