@@ -1,5 +1,7 @@
 """Max pooling of channels-last images has PyTorch's values and derivatives, and leaves images as they lie."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -47,6 +49,55 @@ def test_derivatives_are_those_of_torch(window, pool):
     for mine, theirs in zip(ours, derivatives(lambda x: pool(x, **window), x), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
         assert mine.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("relu", [functional.relu, torch.relu, nn.ReLU()])
+@pytest.mark.parametrize("also_used", [True, False])
+def test_a_relu_goes_behind_the_pooling(relu, window, also_used):
+    x = images()
+
+    def pooled(x):
+        activated = relu(x)
+        pool = functional.max_pool2d(activated, **window)
+        return torch.cat([pool.flatten(), activated.sin().flatten()]) if also_used else pool
+
+    ours = derivatives(inside(pooled), x)
+    assert inside(lambda x: functional.max_pool2d(relu(x), **window))(x).grad_fn.name() == "ReluBackward0"
+    for mine, theirs in zip(ours, derivatives(pooled, x), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+
+
+def changed_between(x, *, given):
+    before = x.sin()
+    activated = functional.relu(before)
+    with torch.no_grad():
+        (before if given else activated).neg_()
+    return functional.max_pool2d(activated, 2)
+
+
+def another_call_between(x):
+    activated = functional.relu(x)
+    x.square().detach()
+    return functional.max_pool2d(activated, 2)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        partial(changed_between, given=True),
+        partial(changed_between, given=False),
+        another_call_between,
+        lambda x: functional.max_pool2d(functional.relu(x.sin(), inplace=True), 2),
+        lambda x: functional.max_pool2d(x.abs(), 2),
+    ],
+    ids=["its input changed", "its output changed", "another call", "in place", "another activation"],
+)
+def test_a_relu_stays_before_the_pooling_unless_nothing_happens_in_between(call):
+    x = images()
+    found = inside(call)(x)
+    assert found.grad_fn.name() == "_MaxPoolBackward"
+    assert torch.equal(found, call(x))
 
 
 def test_numerical_derivatives():

@@ -183,7 +183,7 @@ def test_the_check_of_the_rounding_lifts_its_vector_only(monkeypatch):
     vector = tensor(matrix.shape[0], dtype=torch.float32)
     matrix @ vector
     lift, lifted = Tiling.lift_weight, []
-    monkeypatch.setattr(Tiling, "lift_weight", lambda self, w: lifted.append(w) or lift(self, w))
+    monkeypatch.setattr(Tiling, "lift_weight", lambda self, w, out=None: lifted.append(w) or lift(self, w, out))
     matrix.rounding(vector[:, None] / vector.norm())
     assert len(lifted) == 3  # wide convolutions
 

@@ -67,7 +67,7 @@ class QuickInputGradient(TorchFunctionMode):
 
     def _max_pool(self, images: Tensor, window: Window | None) -> Tensor | None:
         given = self._relu.before(images)
-        if given is None or window is None or not given.requires_grad:
+        if given is None or window is None:
             return None
         result: Tensor
         if self._convolved is not None and self._convolved.gave(given):

@@ -99,9 +99,11 @@ class LastRelu:
         self._versions = (0, 0)
 
     def hear(self, function: Callable[..., Any], arguments: Sequence[Any], result: Any) -> None:
-        """Remember a call of a relu, and forget it with the next call of any function."""
+        """Remember a call of a relu that is to be derived, and forget it with the next call of any function."""
         self._given = self._gave = None
-        if function in (functional.relu, torch.relu) and arguments and result is not arguments[0]:
+        if function not in (functional.relu, torch.relu) or not result.requires_grad:
+            return
+        if arguments and result is not arguments[0]:
             self._given, self._gave = arguments[0], result
             self._versions = arguments[0]._version, result._version
 

@@ -1,4 +1,4 @@
-"""Memory that is used again and again: fresh memory comes from the system page by page, at half the speed of writing."""
+"""Memory that is used again: fresh memory comes from the system page by page, at half the speed of writing."""
 
 from __future__ import annotations
 
