@@ -9,10 +9,18 @@ from torch.autograd import grad
 from torch.nn import functional
 
 import spherometer as sm
+from spherometer.operators import minimal_filtering
 from spherometer.operators.double_backward import FastDoubleBackward
 from spherometer.operators.memory import saved_bytes
 from spherometer.operators.minimal_filtering import Lifts, SingleTile, Tiling, tiling_for, tiling_of
 from spherometer.operators.workspace import Workspace
+
+
+@pytest.fixture(autouse=True)
+def narrow_vectors(monkeypatch):
+    """Small networks take the same ways on every machine."""
+    monkeypatch.setattr(minimal_filtering, "WIDE_VECTORS", False)
+
 
 SIZES = [(4, 4), (8, 8), (2, 2), (5, 7), (9, 6), (12, 3)]
 TILINGS = [Tiling(edge, *size, torch.float64) for edge in (2, 4) for size in SIZES]
@@ -118,6 +126,22 @@ def test_fewer_channels_do_where_images_are_saved_lifted():
     x, w = images(channels=32, dtype=torch.float32), tensor(64, 32, 3, 3)
     assert tiling_for(x, w, Lifts()) is None
     assert tiling_for(x, w, Lifts(images=True)).edge == 4
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_with_wide_vectors_images_of_several_tiles_need_more_channels(monkeypatch, saved):
+    """Where oneDNN is that quick."""
+    monkeypatch.setattr(minimal_filtering, "WIDE_VECTORS", True)
+    found = {
+        (channels, size): tiling_for(
+            images(1, channels=channels, size=(size, size), dtype=torch.float32),
+            tensor(channels, channels, 3, 3),
+            Lifts(images=saved),
+        )
+        for channels in (64, 128, 256)
+        for size in (4, 8)
+    }
+    assert {key for key, tiling in found.items() if tiling is None} == {(64, 8), (128, 8)}
 
 
 def test_small_images_have_small_tiles():
