@@ -30,7 +30,11 @@ def rows(name: str, *, quick: bool) -> Iterator[Row]:
 
 
 def top_eigenvalue(*stages: Setting) -> list[Row]:
-    """The largest Hessian eigenvalue, ours certified to 1e-3; at several stages of training every tool runs twice."""
+    """The largest Hessian eigenvalue, ours certified to 1e-3, at one or several stages of training.
+
+    Power iteration takes 4 to 19 products by chance of its start, so every tool runs five times at each stage. As in
+    `top_ten`, PyHessian runs as it comes and with a tolerance at which it is right to 1e-3 too.
+    """
     name = stages[0].name
     truths = [_truth(name)[0]] if name == "3FCN" else [_certified(sm.Hessian, stage) for stage in stages]
 
@@ -41,11 +45,12 @@ def top_eigenvalue(*stages: Setting) -> list[Row]:
     tools = {
         "spherometer": at_stage(lambda one, seed: _ours(_top(sm.Hessian, one, seed))),
         "PyHessian": at_stage(peers.pyhessian_eigenvalue),
+        "PyHessian, tol=1e-4": at_stage(partial(peers.pyhessian_eigenvalue, maxIter=1000, tol=1e-4)),
         "curvlinops + eigsh": at_stage(partial(peers.curvlinops_norm, kind="hessian")),
     }
-    network, repeats = (name, 5) if len(stages) == 1 else (f"{name}, {len(stages)} stages", 2 * len(stages))
+    network = name if len(stages) == 1 else f"{name}, {len(stages)} stages"
     once = () if name == "3FCN" else ("curvlinops + eigsh",)
-    return contest("top eigenvalue", network, tools, truth=1.0, repeats=repeats, once=once, targets=wanted)
+    return contest("top eigenvalue", network, tools, truth=1.0, repeats=5 * len(stages), once=once, targets=wanted)
 
 
 def top_ten(one: Setting) -> list[Row]:
