@@ -8,7 +8,7 @@ Lifting is linear, so derivatives are lifted alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from math import ceil
@@ -18,14 +18,14 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.weak import WeakIdKeyDictionary
 
+from spherometer.operators import places
 from spherometer.operators.pixels import images_of, pixels_of
 from spherometer.operators.workspace import Workspace
 
 # Pairs of an input and an output channel, below which lifting costs what the products save. Where images are saved
-# lifted, less is to be lifted. With AVX-512 oneDNN convolves twice as fast, while MKL's products of matrices stay what
-# they are on some processors: more than single tiles then pay where matrices are large.
+# lifted, less is to be lifted. With wide vectors oneDNN convolves twice as fast: more than single tiles then pay where
+# matrices are large.
 MIN_PAIRS, MIN_PAIRS_SAVED, MIN_PAIRS_WIDE = 64 * 64, 32 * 64, 128 * 256
-WIDE_VECTORS = torch.backends.cpu.get_cpu_capability() == "AVX512"
 MIN_CHANNELS = 32  # on either side
 MAX_MULTIPLICATIONS = 6.0  # for each pixel and pair of channels; of the nine, some fall on the padding of small images
 PIECE = 2**20  # numbers of a lifted piece of images, which stays near the processor
@@ -97,7 +97,9 @@ class Tiling:
 
     def spares_work(self, num_pairs: int, *, saved: bool) -> bool:
         """Whether so many pairs of channels are worth lifting, measured; where images are saved lifted if asked."""
-        least = MIN_PAIRS_WIDE if WIDE_VECTORS and self._num_tiles > 1 else MIN_PAIRS_SAVED if saved else MIN_PAIRS
+        least = (
+            MIN_PAIRS_WIDE if places.WIDE_VECTORS and self._num_tiles > 1 else MIN_PAIRS_SAVED if saved else MIN_PAIRS
+        )
         return num_pairs >= least and self.multiplications <= MAX_MULTIPLICATIONS
 
     def lift_weight(self, w: Tensor, out: Tensor | None = None) -> Tensor:
@@ -150,7 +152,7 @@ class Tiling:
     def whole(self, lift: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         """All images lifted by `lift_input` or `lift_output`, for more than one use."""
         num, channels = images.shape[:2]
-        total = images.new_empty(self.num_places, num * self._num_tiles, channels)
+        total = images.new_empty(num * self._num_tiles, self.num_places, channels).transpose(0, 1)
         for piece in self._pieces(num, channels, channels):
             total[:, self._tiles(piece)] = lift(images[piece])
         return total
@@ -160,7 +162,7 @@ class Tiling:
         _, outputs, inputs = pairs[0][1].shape
         total = self._images(pairs[0][0], outputs)
         for piece in self._pieces(len(total), outputs, inputs):
-            summed = _summed((self._lifted(self.lift_input, x, piece), w.mT) for x, w in pairs)
+            summed = places.to_outputs((self._lifted(self.lift_input, x, piece), w) for x, w in pairs)
             total[piece] = self.lower_output(summed)
         return total
 
@@ -179,7 +181,7 @@ class Tiling:
             for piece in self._pieces(self._num_samples(g), outputs, inputs):
                 slope = self._lifted(self.lift_output, g, piece)
                 if weight is not None and dx is not None:
-                    dx[piece] = self.lower_input(slope @ weight)
+                    dx[piece] = self.lower_input(places.to_inputs(slope, weight))
                 if x is not None:
                     _add(dw, slope.mT, self._lifted(self.lift_input, x, piece), piece)
             return dx, None if x is None else self.lower_weight(dw)
@@ -196,8 +198,8 @@ class Tiling:
                     self._lifted(lift, images, piece)
                     for lift, images in ((self.lift_output, g), (self.lift_input, x), (self.lift_input, vx))
                 )
-                dg[piece] = self.lower_output(_summed([(image, vw.mT), (change, w.mT)]))
-                dx[piece] = self.lower_input(slope @ vw)
+                dg[piece] = self.lower_output(places.to_outputs([(image, vw), (change, w)]))
+                dx[piece] = self.lower_input(places.to_inputs(slope, vw))
                 _add(dw, slope.mT, change, piece)
             return dg, dx, self.lower_weight(dw)
 
@@ -273,15 +275,6 @@ def _lower(matrix: Tensor, lifted: Tensor) -> Tensor:
 def _add(total: Tensor, left: Tensor, right: Tensor, piece: slice) -> None:
     """Add a product of matrices to those of the pieces before; the first one overwrites what was there."""
     total.baddbmm_(left, right, beta=min(piece.start, 1))
-
-
-def _summed(products: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-    """A sum of products of matrices, in one piece of memory."""
-    total = None
-    for left, right in products:
-        total = left @ right if total is None else total.baddbmm_(left, right)
-    assert total is not None
-    return total
 
 
 class Lifts:
