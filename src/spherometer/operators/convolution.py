@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from spherometer.operators.minimal_filtering import Lifts, Tiling, tiling_for
+from spherometer.operators.unrolled import convolved, input_gradient
 from spherometer.operators.waiting import column, wanted
 
 _aten = torch.ops.aten
@@ -55,7 +56,7 @@ class _Convolution(Function):
         context.save_for_backward(x, w, lifted)
         context.geometry, context.lifts, context.num_biases = geometry, lifts, None if b is None else list(b.shape)
         if tiling is None or lifted is None:
-            return _aten.convolution(x, w, b, *geometry)
+            return convolved(x, w, b, geometry)
         result = tiling.convolved([(lifted, lifts.of(w, tiling))])
         return result if b is None else result.add_(column(b, result))
 
@@ -82,6 +83,9 @@ def _pull(
     elif _is_small_image(g.pixels, w, geometry):
         dx = _aten.convolution(g.pixels, w, None, *geometry._replace(transposed=True)) if in_x else None
         dw = _swapped_weight_gradient(g.pixels, x.pixels, geometry) if in_w else None
+    elif in_x and (dx := input_gradient(g.pixels, x.pixels, w, geometry)) is not None:
+        rest = [False, in_w, False]
+        _, dw, _ = _aten.convolution_backward(g.pixels, x.pixels, w, None, *geometry, rest) if in_w else [None] * 3
     else:
         return _aten.convolution_backward(g.pixels, x.pixels, w, num_biases, *geometry, mask)
     # By itself: a bias gradient alone would cost a weight gradient in oneDNN.
@@ -171,9 +175,9 @@ def _push(
     if tiling := _tiling(g.pixels, x.pixels, w, geometry, lifts):
         total = tiling.convolved([(x.tiled, lifts.of(w, tiling)) for x, w in present])
         return total if vb is None else total.add_(column(vb, g.pixels))
-    total = _aten.convolution(x.pixels, w, vb, *geometry)
+    total = convolved(x.pixels, w, vb, geometry)
     for x, w in others:
-        total = total.add_(_aten.convolution(x.pixels, w, None, *geometry))
+        total = total.add_(convolved(x.pixels, w, None, geometry))
     return total
 
 
