@@ -160,5 +160,5 @@ def _checked_block(start: Tensor, matrix: SymmetricMatrix) -> Tensor:
 
 def _mixed(vector: Tensor, krylov: Krylov, chance: float) -> Tensor:
     drawn = unit_vector(krylov.matrix.num_rows, dtype=krylov.matrix.dtype, stream=krylov.stream).to(vector.device)
-    length = torch.linalg.vector_norm(vector)
-    return vector / length + chance * drawn if float(length) > 0 else drawn
+    length = float(torch.linalg.vector_norm(vector))
+    return drawn.mul_(chance).add_(vector, alpha=1 / length) if length > 0 else drawn

@@ -126,7 +126,7 @@ class CurvatureOperator(Operator):
                 terms += graph.count
                 del graph
             refuse_no_terms(terms)
-            self._gradient = total / terms
+            self._gradient = total.div_(terms)
         return self._gradient
 
     def start(self) -> Tensor | None:
