@@ -32,10 +32,12 @@ def rows(name: str, *, quick: bool) -> Iterator[Row]:
 def top_eigenvalue(*stages: Setting) -> list[Row]:
     """The largest Hessian eigenvalue, ours certified to 1e-3, at one or several stages of training.
 
-    Power iteration takes 4 to 19 products by chance of its start, so every tool runs five times at each stage. As in
-    `top_ten`, PyHessian runs as it comes and with a tolerance at which it is right to 1e-3 too.
+    Power iteration takes few or many products by chance of its start, so every tool runs five times at each stage. As
+    in `top_ten`, PyHessian runs as it comes and with a tolerance at which it should be right to 1e-3 too: on the 3FCN,
+    whose top pair is close, no tolerance brings that about from every start.
     """
     name = stages[0].name
+    tolerance = "1e-6" if name == "3FCN" else "1e-4"
     truths = [_truth(name)[0]] if name == "3FCN" else [_certified(sm.Hessian, stage) for stage in stages]
 
     def at_stage(run: Callable[[Setting, int], Outcome]) -> Callable[[int], Outcome]:
@@ -45,7 +47,9 @@ def top_eigenvalue(*stages: Setting) -> list[Row]:
     tools = {
         "spherometer": at_stage(lambda one, seed: _ours(_top(sm.Hessian, one, seed))),
         "PyHessian": at_stage(peers.pyhessian_eigenvalue),
-        "PyHessian, tol=1e-4": at_stage(partial(peers.pyhessian_eigenvalue, maxIter=1000, tol=1e-4)),
+        f"PyHessian, tol={tolerance}": at_stage(
+            partial(peers.pyhessian_eigenvalue, maxIter=1000, tol=float(tolerance))
+        ),
         "curvlinops + eigsh": at_stage(partial(peers.curvlinops_norm, kind="hessian")),
     }
     network = name if len(stages) == 1 else f"{name}, {len(stages)} stages"
