@@ -33,8 +33,8 @@ def top_eigenvalue(*stages: Setting) -> list[Row]:
     """The largest Hessian eigenvalue, ours certified to 1e-3, at one or several stages of training.
 
     Power iteration takes few or many products by chance of its start, so every tool runs five times at each stage. As
-    in `top_ten`, PyHessian runs as it comes and with a tolerance at which it should be right to 1e-3 too: on the 3FCN,
-    whose top pair is close, no tolerance brings that about from every start.
+    in `top_ten`, PyHessian runs as it comes and with a tolerance at which it is right to 1e-3 too, but for some starts
+    on the 3FCN, whose top pair is close.
     """
     name = stages[0].name
     tolerance = "1e-6" if name == "3FCN" else "1e-4"

@@ -74,3 +74,14 @@ def test_second_derivatives_are_those_of_torch(monkeypatch, stride):
     assert len(seen) > 8
     for one, other in zip(found, products(), strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_gradients_for_many_slopes_at_once_are_those_of_each():
+    x, w = tensor(2, 64, 2, 4).requires_grad_(), tensor(64, 64, 3, 3, seed=1).requires_grad_()
+    with FastDoubleBackward():
+        images = functional.conv2d(x, w, padding=1)
+    slopes = tensor(3, *images.shape, seed=2)
+    found = torch.func.vmap(lambda slope: grad(images, (x, w), slope, retain_graph=True))(slopes)
+    for number, slope in enumerate(slopes):
+        for one, each in zip(found, grad(images, (x, w), slope, retain_graph=True), strict=True):
+            torch.testing.assert_close(one[number], each)

@@ -84,8 +84,8 @@ def _pull(
         dx = _aten.convolution(g.pixels, w, None, *geometry._replace(transposed=True)) if in_x else None
         dw = _swapped_weight_gradient(g.pixels, x.pixels, geometry) if in_w else None
     elif in_x and (dx := input_gradient(g.pixels, x.pixels, w, geometry)) is not None:
-        rest = [False, in_w, False]
-        _, dw, _ = _aten.convolution_backward(g.pixels, x.pixels, w, None, *geometry, rest) if in_w else [None] * 3
+        rest = (None, *geometry, [False, True, False])
+        dw = _aten.convolution_backward(g.pixels, x.pixels, w, *rest)[1] if in_w else None
     else:
         return _aten.convolution_backward(g.pixels, x.pixels, w, num_biases, *geometry, mask)
     # By itself: a bias gradient alone would cost a weight gradient in oneDNN.
