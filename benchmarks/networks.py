@@ -33,24 +33,24 @@ NETWORKS = {  # architecture, and batch that is measured
     "VGG-11": ("vgg11", 128),
     "ResNet-18": ("resnet18", 64),
 }
-BATCH_SIZE, NUM_RECENT, MAX_STEPS = 64, 10, 1000
+BATCH_SIZE, NUM_RECENT = 64, 10
+MAX_STEPS = 5000  # VGG-11 takes more than a thousand on the clusters
 STAGES = (1 / 3, 1 / 2, 2 / 3)  # of the images right: a single one has a single spectrum, which may suit a tool
 
 
-def setting(name: str, *, activation: str | None = None) -> Setting:
+def setting(name: str) -> Setting:
     """A network that gets half of its images right, in eval mode."""
-    return settings(name, shares=(1 / 2,), activation=activation)[0]
+    return settings(name)[STAGES.index(1 / 2)]
 
 
 @cache
-def settings(name: str, *, shares: tuple[float, ...] = STAGES, activation: str | None = None) -> list[Setting]:
-    """One network in eval mode, as it is when such shares of its images are right for the first time."""
+def settings(name: str) -> list[Setting]:
+    """One network in eval mode, as it is when the share of each stage is right for the first time."""
     architecture, batch_size = NETWORKS[name]
     inputs, targets, source = images()
-    options = {} if activation is None else {"activation": activation}
-    model = build_model(architecture, num_classes=10, input_shape=(3, 32, 32), seed=0, **options)
+    model = build_model(architecture, num_classes=10, input_shape=(3, 32, 32), seed=0)
     measured = nn.CrossEntropyLoss(), inputs[:batch_size], targets[:batch_size], source
-    return [Setting(name, stage.eval(), *measured) for stage in _trained(model, inputs, targets, shares)]
+    return [Setting(name, stage.eval(), *measured) for stage in _trained(model, inputs, targets)]
 
 
 @cache
@@ -64,14 +64,14 @@ def images() -> tuple[Tensor, Tensor, str]:
     return data.inputs, data.targets, "CIFAR-10"
 
 
-def _trained(model: nn.Module, inputs: Tensor, targets: Tensor, shares: tuple[float, ...]) -> Iterator[nn.Module]:
-    """SGD with momentum; a copy of the model as soon as each of these shares of the last batches' images was right.
+def _trained(model: nn.Module, inputs: Tensor, targets: Tensor) -> Iterator[nn.Module]:
+    """SGD with momentum; a copy of the model as soon as the share of each stage of the last batches' images was right.
 
     Numbers of steps would not do: the first ones differ from machine to machine, and so do the spectra after them.
     """
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     generator = torch.Generator().manual_seed(0)
-    right, left = deque[float](maxlen=NUM_RECENT), deque(shares)
+    right, left = deque[float](maxlen=NUM_RECENT), deque(STAGES)
     model.train()
     for step in range(MAX_STEPS):
         batch = torch.randint(len(inputs), (BATCH_SIZE,), generator=generator)
