@@ -19,7 +19,8 @@ from spherometer.values import Estimate, Status
 
 CHANCE = 1.0  # length of the random vector mixed into a given unit vector; a Krylov space sorts them out in one step
 # The operator's own suggestion is made this much longer than what chance puts on any one direction. It then still leads
-# the chain, and the more of the chain is left to chance, the sooner that shows what was missed.
+# the chain, and the more of the chain is left to chance, the sooner that shows what was missed. With still more of it
+# left to chance large networks end a product sooner, but the bound is then broken more often where the top is a pair.
 ABOVE_CHANCE = 64
 
 
