@@ -32,7 +32,7 @@ def top_eigenvalue(stages: Sequence[Setting]) -> list[Row]:
 
     Power iteration takes few or many products by chance of its start, so every tool runs three times at each stage. As
     in `top_ten`, PyHessian runs as it comes, which is quick where it stops at a wrong value, and with a tolerance at
-    which it is right to 1e-3 too.
+    which it is right to 1e-3 too, but for some starts on the 3FCN at the stage where its top pair is close.
     """
     name = stages[0].name
     tolerance = "1e-6" if name == "3FCN" else "1e-4"
