@@ -142,7 +142,7 @@ class _FixedNormGradient(Function):
         in_g, in_x, in_weight = wanted(context, 3)
         dg = _affine(x, a * r, b - a * r * mean) if in_g else None
         if dg is not None and v is not None:
-            dg = dg.addcmul(v, column(weight * r, v))
+            dg.addcmul_(v, column(weight * r, v))
         dx = g * column(a * r, g) if in_x else None
         return dg, dx, r * _sum_of_products(v, g) if in_weight and v is not None else None, None, None, None
 

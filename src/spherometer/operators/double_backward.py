@@ -14,8 +14,10 @@ from torch.overrides import TorchFunctionMode
 
 from spherometer.operators.batch_norm import batch_norm
 from spherometer.operators.convolution import convolution, transposed_convolution
+from spherometer.operators.linear import linear
 from spherometer.operators.max_pooling import LastRelu, max_pool
 from spherometer.operators.minimal_filtering import Lifts
+from spherometer.operators.relu import relu
 
 
 class FastDoubleBackward(TorchFunctionMode):
@@ -44,6 +46,9 @@ class FastDoubleBackward(TorchFunctionMode):
             functional.batch_norm: batch_norm,
             functional.max_pool2d: pool,
             torch.max_pool2d: pool,
+            functional.linear: linear,
+            functional.relu: relu,
+            torch.relu: relu,
         }
 
     def __torch_function__(

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from spherometer.operators.convolution import per_axis
 from spherometer.operators.pixels import images_of, pixels_of
+from spherometer.operators.relu import Relu
 
 
 class Window(NamedTuple):
@@ -114,7 +115,7 @@ class LastRelu:
         return self._given if self._versions == (self._given._version, self._gave._version) else None
 
 
-def max_pool(relu: LastRelu, *arguments: Any, **options: Any) -> Tensor | None:
+def max_pool(last: LastRelu, *arguments: Any, **options: Any) -> Tensor | None:
     """The twin of `torch.max_pool2d` for images that lie channels last; None for a call that it leaves to it.
 
     max(relu(x)) = relu(max(x)), with the same derivatives, and the relu then has fewer numbers to derive.
@@ -122,5 +123,5 @@ def max_pool(relu: LastRelu, *arguments: Any, **options: Any) -> Tensor | None:
     images, window = pooling(*arguments, **options)
     if window is None:
         return None
-    before = relu.before(images)
-    return _MaxPool.apply(images, window) if before is None else torch.relu(_MaxPool.apply(before, window))
+    before = last.before(images)
+    return _MaxPool.apply(images, window) if before is None else Relu.apply(_MaxPool.apply(before, window))

@@ -20,6 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from spherometer.operators import places
 from spherometer.operators.pixels import images_of, pixels_of
+from spherometer.operators.products import WIDE_VECTORS
 from spherometer.operators.workspace import Workspace
 
 # Pairs of an input and an output channel, below which lifting costs what the products save. Where images are saved
@@ -98,7 +99,7 @@ class Tiling:
     def spares_work(self, num_pairs: int, *, saved: bool) -> bool:
         """Whether so many pairs of channels are worth lifting, measured; where images are saved lifted if asked."""
         least = (
-            MIN_PAIRS_WIDE if places.WIDE_VECTORS and self._num_tiles > 1 else MIN_PAIRS_SAVED if saved else MIN_PAIRS
+            MIN_PAIRS_WIDE if WIDE_VECTORS and self._num_tiles > 1 else MIN_PAIRS_SAVED if saved else MIN_PAIRS
         )
         return num_pairs >= least and self.multiplications <= MAX_MULTIPLICATIONS
 
@@ -183,7 +184,7 @@ class Tiling:
                 if weight is not None and dx is not None:
                     dx[piece] = self.lower_input(places.to_inputs(slope, weight))
                 if x is not None:
-                    _add(dw, slope.mT, self._lifted(self.lift_input, x, piece), piece)
+                    places.add_to_weight(dw, slope, self._lifted(self.lift_input, x, piece), fresh=not piece.start)
             return dx, None if x is None else self.lower_weight(dw)
 
     def second(
@@ -200,7 +201,7 @@ class Tiling:
                 )
                 dg[piece] = self.lower_output(places.to_outputs([(image, vw), (change, w)]))
                 dx[piece] = self.lower_input(places.to_inputs(slope, vw))
-                _add(dw, slope.mT, change, piece)
+                places.add_to_weight(dw, slope, change, fresh=not piece.start)
             return dg, dx, self.lower_weight(dw)
 
     @property
@@ -270,11 +271,6 @@ def _lift(matrix: Tensor, tiles: Tensor) -> Tensor:
 def _lower(matrix: Tensor, lifted: Tensor) -> Tensor:
     """(tiles, pixels, channels), the transpose of `_lift`."""
     return matrix.T.expand(lifted.shape[1], -1, -1) @ lifted.transpose(0, 1)
-
-
-def _add(total: Tensor, left: Tensor, right: Tensor, piece: slice) -> None:
-    """Add a product of matrices to those of the pieces before; the first one overwrites what was there."""
-    total.baddbmm_(left, right, beta=min(piece.start, 1))
 
 
 class Lifts:

@@ -19,6 +19,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from spherometer.operators.operator import Operator
+from spherometer.operators.products import product
 from spherometer.problems import Piece, Problem, State
 from spherometer.problems.batches import num_samples
 from spherometer.problems.modes import differentiating
@@ -45,11 +46,14 @@ class Span:
     def of(cls, inputs: Tensor) -> Span | None:
         """By Cholesky's way, LL' = xx'; copies of a sample are told apart by a part of rounding size."""
         gram = _lower_gram(inputs)
-        size = torch.finfo(inputs.dtype).eps * gram.diagonal().mean()
+        diagonal = gram.diagonal()
+        size, shift = torch.finfo(inputs.dtype).eps * float(diagonal.mean()), 0.0
         for part in (0.0, 10.0, 100.0):
-            factor, failed = torch.linalg.cholesky_ex(gram + part * size * torch.eye(len(gram)).to(gram))
-            if not failed and torch.isfinite(factor).all():
+            diagonal += (part - shift) * size
+            factor, failed = torch.linalg.cholesky_ex(gram)
+            if not failed and torch.isfinite(factor.diagonal()).all():  # what is not finite anywhere gets there
                 return cls(inputs, factor)
+            shift = part
         return None
 
     def lift(self, coordinates: Tensor) -> Tensor:
@@ -74,7 +78,7 @@ def _lower_gram(rows: Tensor) -> Tensor:
     gram = rows.new_zeros(len(rows), len(rows), dtype=torch.float64)
     for part in torch.arange(len(rows)).chunk(NUM_BLOCKS):
         start, stop = int(part[0]), int(part[-1]) + 1
-        gram[start:stop, :stop] = rows[start:stop] @ rows[:stop].T
+        gram[start:stop, :stop] = product(rows[start:stop], rows[:stop].T)
     return gram
 
 
@@ -105,10 +109,12 @@ class SpanProblem(Problem):
     def outputs(self, state: State, piece: Piece) -> tuple[Any, Any]:
         """Outputs and targets of one piece."""
         weight = state.tensors[self.layer]
-        rows = self.rows[piece.start : piece.start + (num_samples(piece.content) or 0)].to(weight)
+        rows = self.rows[piece.start : piece.start + (num_samples(piece.content) or 0)]
+        rows = rows.to(weight.device, weight.dtype, memory_format=torch.contiguous_format)  # Cholesky's lies by columns
 
         def layer(inputs: Tensor, _: Tensor, bias: Tensor | None = None) -> Tensor:
-            return functional.linear(inputs, self.base.to(weight), bias) + functional.linear(rows, weight)
+            start = product(inputs, self.base.to(weight).T)
+            return (start if bias is None else start + bias) + functional.linear(rows, weight)
 
         with _Uses(weight, layer):
             return super().outputs(state, piece)
