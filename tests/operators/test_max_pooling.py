@@ -63,7 +63,7 @@ def test_a_relu_goes_behind_the_pooling(relu, window, also_used):
         return torch.cat([pool.flatten(), activated.sin().flatten()]) if also_used else pool
 
     ours = derivatives(inside(pooled), x)
-    assert inside(lambda x: functional.max_pool2d(relu(x), **window))(x).grad_fn.name() == "ReluBackward0"
+    assert inside(lambda x: functional.max_pool2d(relu(x), **window))(x).grad_fn.name() == "_ReluBackward"
     for mine, theirs in zip(ours, derivatives(pooled, x), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
 

@@ -9,7 +9,7 @@ from torch.autograd import grad
 from torch.nn import functional
 
 import spherometer as sm
-from spherometer.operators import places
+from spherometer.operators import products
 from spherometer.operators.double_backward import FastDoubleBackward
 from spherometer.operators.memory import saved_bytes
 from spherometer.operators.minimal_filtering import Lifts, SingleTile, Tiling, tiling_for, tiling_of
@@ -19,7 +19,7 @@ from spherometer.operators.workspace import Workspace
 @pytest.fixture(autouse=True)
 def narrow_vectors(monkeypatch):
     """Small networks take the same ways on every machine."""
-    monkeypatch.setattr(places, "WIDE_VECTORS", False)
+    monkeypatch.setattr(products, "WIDE_VECTORS", False)
 
 
 SIZES = [(4, 4), (8, 8), (2, 2), (5, 7), (9, 6), (12, 3)]
@@ -131,7 +131,7 @@ def test_fewer_channels_do_where_images_are_saved_lifted():
 @pytest.mark.parametrize("saved", [True, False])
 def test_with_wide_vectors_images_of_several_tiles_need_more_channels(monkeypatch, saved):
     """Where oneDNN is that quick."""
-    monkeypatch.setattr(places, "WIDE_VECTORS", True)
+    monkeypatch.setattr(products, "WIDE_VECTORS", True)
     found = {
         (channels, size): tiling_for(
             images(1, channels=channels, size=(size, size), dtype=torch.float32),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from spherometer.operators import places
+from spherometer.operators import places, products
 from spherometer.operators.minimal_filtering import tiling_of
 from spherometer.operators.workspace import Workspace
 
@@ -11,7 +11,7 @@ from spherometer.operators.workspace import Workspace
 @pytest.fixture
 def convolved(monkeypatch):
     """The products that became convolutions, on a processor with wide vectors."""
-    monkeypatch.setattr(places, "WIDE_VECTORS", True)
+    monkeypatch.setattr(products, "WIDE_VECTORS", True)
     way, seen = places._convolved, []
     monkeypatch.setattr(places, "_convolved", lambda *given, **how: seen.append(how) or way(*given, **how))
     return seen
@@ -54,8 +54,26 @@ def test_few_tiles_large_weights_and_double_precision_are_multiplied(convolved, 
     assert not convolved
 
 
+@pytest.mark.parametrize("order", ["tiles", "places"])
+def test_large_weights_are_multiplied_one_by_one(convolved, monkeypatch, order):
+    monkeypatch.setattr(places, "LARGE_WEIGHT", 5 * 7)
+    way, seen = products.product, []
+    monkeypatch.setattr(products, "product", lambda *pair: seen.append(pair) or way(*pair))
+    x, other = (laid(tensor(9, 64, 5, seed=seed), order) for seed in (0, 1))
+    w, change, g = tensor(9, 7, 5, seed=2), tensor(9, 7, 5, seed=3), laid(tensor(9, 64, 7, seed=4), order)
+    torch.testing.assert_close(places.to_outputs([(x, change), (other, w)]), x @ change.mT + other @ w.mT)
+    torch.testing.assert_close(places.to_inputs(g, w), g @ w)
+    total = torch.full((9, 7, 5), torch.nan)
+    places.add_to_weight(total, g, x, fresh=True)
+    torch.testing.assert_close(total, g.mT @ x)
+    places.add_to_weight(total, g, other, fresh=False)
+    torch.testing.assert_close(total, g.mT @ x + g.mT @ other)
+    assert len(seen) == 5 * 9
+    assert not convolved
+
+
 def test_narrow_vectors_multiply(convolved, monkeypatch):
-    monkeypatch.setattr(places, "WIDE_VECTORS", False)
+    monkeypatch.setattr(products, "WIDE_VECTORS", False)
     x, w = tensor(9, 64, 5), tensor(9, 7, 5)
     assert torch.equal(places.to_outputs([(x, w)]), x @ w.mT)
     assert torch.equal(places.to_inputs(x @ w.mT, w), (x @ w.mT) @ w)

@@ -61,7 +61,7 @@ class CurvatureOperator(Operator):
     A product costs about two gradients, linear in samples and parameters.
 
     Args:
-        at: a flat vector of weights to measure at, or a state copied whole; by default the model's own weights.
+        at: a flat vector of weights to measure at, or a state; by default the model's own weights.
     """
 
     def __init__(self, problem: Problem, *, at: Tensor | State | None = None, **options: Any) -> None:
@@ -141,7 +141,7 @@ class CurvatureOperator(Operator):
         double = sample.in_dtype(torch.float64)
         double.plans[type(self)] = Plan()  # a few samples fit: nothing to plan
         matrices = self.on(sample), self.on(double)
-        matrices[0].state, matrices[0]._mode = self.state, self._mode  # which knows these very weights lifted
+        matrices[0]._mode = self._mode  # which knows these very weights lifted
         single, exact = (matrix._forms(columns) for matrix in matrices)
         return (single - exact).abs()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,8 +24,9 @@ class _Linear(Function):
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Any:
+        x, w = context.saved_tensors
         pull = _LinearGradient.apply if torch.is_grad_enabled() else _pull
-        return pull(gradients[0], *context.saved_tensors, wanted(context, 3))
+        return pull(gradients[0], x, w, wanted(context, 3))
 
 
 def _pull(g: Tensor, x: Tensor, w: Tensor, mask: list[bool]) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -51,13 +53,17 @@ class _LinearGradient(Function):
         g, x, w = context.saved_tensors
         vx, vw, vb = vectors
         in_g, in_x, in_w = wanted(context, 3)
-        pairs = [(left, right.T) for left, right in ((vx, w), (x, vw)) if left is not None and right is not None]
-        terms = [product(*pair) for pair in pairs] if in_g else []
-        dg = sum(terms[1:], terms[0]) if terms else None
-        if in_g and vb is not None:
-            dg = vb.expand_as(g) if dg is None else dg + vb
+        dg = _push(g, [(vx, w), (x, vw)], vb) if in_g else None
         dx = product(g, vw) if in_x and vw is not None else None
-        return dg, dx, product(g.T, vx) if in_w and vx is not None else None, None
+        dw = product(g.T, vx) if in_w and vx is not None else None
+        return dg, dx, dw, None
+
+
+def _push(g: Tensor, pairs: Sequence[tuple[Tensor | None, Tensor | None]], vb: Tensor | None) -> Tensor | None:
+    """The sum of xw' over the pairs that are there, plus the bias; shaped as g."""
+    terms = [product(x, w.T) for x, w in pairs if x is not None and w is not None]
+    terms += [] if vb is None else [vb.expand_as(g)]
+    return sum(terms[1:], terms[0]) if terms else None
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:  # noqa: A002

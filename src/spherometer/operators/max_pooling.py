@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from spherometer.operators.convolution import per_axis
 from spherometer.operators.pixels import images_of, pixels_of
-from spherometer.operators.relu import Relu
+from spherometer.operators.relu import rectified
 
 
 class Window(NamedTuple):
@@ -124,4 +124,4 @@ def max_pool(last: LastRelu, *arguments: Any, **options: Any) -> Tensor | None:
     if window is None:
         return None
     before = last.before(images)
-    return _MaxPool.apply(images, window) if before is None else Relu.apply(_MaxPool.apply(before, window))
+    return _MaxPool.apply(images, window) if before is None else rectified(_MaxPool.apply(before, window))

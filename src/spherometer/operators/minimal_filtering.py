@@ -18,9 +18,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.weak import WeakIdKeyDictionary
 
-from spherometer.operators import places
+from spherometer.operators import places, products
 from spherometer.operators.pixels import images_of, pixels_of
-from spherometer.operators.products import WIDE_VECTORS
 from spherometer.operators.workspace import Workspace
 
 # Pairs of an input and an output channel, below which lifting costs what the products save. Where images are saved
@@ -99,7 +98,7 @@ class Tiling:
     def spares_work(self, num_pairs: int, *, saved: bool) -> bool:
         """Whether so many pairs of channels are worth lifting, measured; where images are saved lifted if asked."""
         least = (
-            MIN_PAIRS_WIDE if WIDE_VECTORS and self._num_tiles > 1 else MIN_PAIRS_SAVED if saved else MIN_PAIRS
+            MIN_PAIRS_WIDE if products.WIDE_VECTORS and self._num_tiles > 1 else MIN_PAIRS_SAVED if saved else MIN_PAIRS
         )
         return num_pairs >= least and self.multiplications <= MAX_MULTIPLICATIONS
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from spherometer.operators.products import WIDE_VECTORS, product
+from spherometer.operators import products
 
 # With AVX-512 oneDNN convolves twice as fast as without, while MKL's products of matrices stay what they are on some
 # processors. A convolution of single pixels with a group of channels for each place is a product for each place too,
@@ -57,7 +57,7 @@ def _sum(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
 
 def _one_by_one(total: Tensor, left: Tensor, right: Tensor, *, fresh: bool) -> None:
     for place in range(len(total)):
-        found = product(left[place], right[place])
+        found = products.product(left[place], right[place])
         _ = total[place].copy_(found) if fresh else total[place].add_(found)
 
 
@@ -66,7 +66,7 @@ def _convolves(images: Tensor, weight: Tensor) -> bool:
 
 
 def _are_many(images: Tensor) -> bool:
-    covered = WIDE_VECTORS and images.device.type == "cpu" and images.dtype == torch.float32
+    covered = products.WIDE_VECTORS and images.device.type == "cpu" and images.dtype == torch.float32
     return covered and images.shape[1] >= MIN_TILES
 
 

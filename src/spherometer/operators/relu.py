@@ -11,7 +11,7 @@ from torch.autograd import Function
 _aten = torch.ops.aten
 
 
-class Relu(Function):
+class _Relu(Function):
     """y = max(x, 0)."""
 
     @staticmethod
@@ -43,6 +43,11 @@ def _masked(g: Tensor, y: Tensor) -> Tensor:
     return _Masked.apply(g, y) if torch.is_grad_enabled() else _aten.threshold_backward(g, y, 0)
 
 
+def rectified(x: Tensor) -> Tensor:
+    """max(x, 0)."""
+    return _Relu.apply(x)
+
+
 def relu(input: Tensor, inplace: bool = False) -> Tensor | None:  # noqa: A002
     """The twin of `torch.nn.functional.relu`; None for a call that it leaves to that."""
-    return None if inplace else Relu.apply(input)
+    return None if inplace else rectified(input)

@@ -102,7 +102,7 @@ class SpanProblem(Problem):
 
     def origin(self, state: State) -> State:
         """The state with zeros in the layer's place."""
-        zeros = self.base.new_zeros(self.shapes[self.layer])
+        zeros = self.base.new_zeros(self.shapes[self.layer]).requires_grad_()
         weights = [zeros if name == self.layer else w for name, w in zip(state.names, state.weights, strict=True)]
         return replace(state, weights=tuple(weights))
 

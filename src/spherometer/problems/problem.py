@@ -165,8 +165,11 @@ class Problem:
         """A copy of the model's weights and buffers, the chosen ones ready to be differentiated.
 
         Args:
-            at: a flat vector to use in the place of the model's chosen weights, or a state that is copied whole.
+            at: a flat vector to use in the place of the model's chosen weights, or a state, which is copied only where
+                other weights are chosen or the precision is another: nobody writes into one.
         """
+        if isinstance(at, State) and at.names == self.names and at.weights[0].dtype == self.precision:
+            return at
         with differentiating():
             live = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
             tensors = at.tensors if isinstance(at, State) else live
@@ -262,8 +265,8 @@ class Problem:
         return twin
 
     def _copied(self, tensor: Tensor) -> Tensor:
-        copy = tensor.detach().clone()
-        return copy.to(self.precision) if copy.is_floating_point() else copy
+        dtype = self.precision if tensor.is_floating_point() else tensor.dtype
+        return tensor.detach().to(dtype, copy=True)
 
     def _mode(self, index: int) -> Any:
         return measuring_mode(
