@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from spherometer.operators.minimal_filtering import Lifts, Tiling, tiling_for
+from spherometer.operators.products import are_batched
 from spherometer.operators.unrolled import convolved, input_gradient
 from spherometer.operators.waiting import column, wanted
 
@@ -94,7 +95,7 @@ def _pull(
 
 def _tiling(g: Tensor, x: Tensor, w: Tensor, geometry: Geometry, lifts: Lifts) -> Tiling | None:
     """How to spare multiplications, where that was measured quicker and nothing is to be differentiated any further."""
-    final = not torch.is_grad_enabled() and not any(map(torch._C._functorch.is_batchedtensor, (g, x, w)))
+    final = not torch.is_grad_enabled() and not are_batched(g, x, w)
     return tiling_for(x, w, lifts) if final and geometry == PLAIN else None
 
 

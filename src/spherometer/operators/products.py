@@ -25,7 +25,7 @@ def product(left: Tensor, right: Tensor) -> Tensor:
         torch.Size([2, 4])
     """
     derived = torch.is_grad_enabled() and (left.requires_grad or right.requires_grad)
-    if _one_dnn is None or derived or not is_quick(left, right.shape[1]) or _are_batched(left, right):
+    if _one_dnn is None or derived or not is_quick(left, right.shape[1]) or are_batched(left, right):
         return left @ right
     return _one_dnn(left, _dense(right).T, None, "none", [], "")
 
@@ -46,6 +46,6 @@ def _dense(matrix: Tensor) -> Tensor:
     return matrix if matrix.is_contiguous() or matrix.T.is_contiguous() else matrix.contiguous()
 
 
-def _are_batched(*tensors: Tensor) -> bool:
+def are_batched(*tensors: Tensor | None) -> bool:
     """Whether `torch.func.vmap` is at work on any of them."""
-    return any(map(torch._C._functorch.is_batchedtensor, tensors))
+    return any(tensor is not None and torch._C._functorch.is_batchedtensor(tensor) for tensor in tensors)

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from spherometer.operators.products import are_batched
+
 if TYPE_CHECKING:
     from spherometer.operators.convolution import Geometry
 
@@ -20,7 +22,7 @@ CHANNELS_FOR_A_PIXEL = 8  # on either side, from which on it pays
 
 def convolved(x: Tensor, w: Tensor, b: Tensor | None, geometry: Geometry) -> Tensor:
     """x * w + b."""
-    if not _is_small(x, w, geometry) or _are_batched(x, w, b):
+    if not _is_small(x, w, geometry) or are_batched(x, w, b):
         return torch.ops.aten.convolution(x, w, b, *geometry)
     size = _output_size(x, w, geometry)
     columns = functional.unfold(x, *_window(w, geometry))
@@ -31,7 +33,7 @@ def convolved(x: Tensor, w: Tensor, b: Tensor | None, geometry: Geometry) -> Ten
 
 def input_gradient(g: Tensor, x: Tensor, w: Tensor, geometry: Geometry) -> Tensor | None:
     """The gradient of <g, x * w> in x, which is asked for its shape only; None where it is not quicker this way."""
-    if not _is_small(x, w, geometry) or _are_batched(g, x, w):
+    if not _is_small(x, w, geometry) or are_batched(g, x, w):
         return None
     columns = w.flatten(1).T @ g.transpose(0, 1).flatten(1)
     columns = columns.view(len(columns), len(g), -1).transpose(0, 1)
@@ -49,11 +51,6 @@ def _is_small(x: Tensor, w: Tensor, geometry: Geometry) -> bool:
         and w.shape[2:].numel() > 1
         and min(w.shape[:2]) >= CHANNELS_FOR_A_PIXEL * x.shape[2:].numel()
     )
-
-
-def _are_batched(*tensors: Tensor | None) -> bool:
-    """Whether `torch.func.vmap` is at work on any of them."""
-    return any(tensor is not None and torch._C._functorch.is_batchedtensor(tensor) for tensor in tensors)
 
 
 def _window(w: Tensor, geometry: Geometry) -> list[tuple[int, ...]]:
