@@ -58,7 +58,10 @@ def _sum(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
 def _one_by_one(total: Tensor, left: Tensor, right: Tensor, *, fresh: bool) -> None:
     for place in range(len(total)):
         found = products.product(left[place], right[place])
-        _ = total[place].copy_(found) if fresh else total[place].add_(found)
+        if fresh:
+            total[place] = found
+        else:
+            total[place] += found
 
 
 def _convolves(images: Tensor, weight: Tensor) -> bool:

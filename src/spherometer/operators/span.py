@@ -47,13 +47,12 @@ class Span:
         """By Cholesky's way, LL' = xx'; copies of a sample are told apart by a part of rounding size."""
         gram = _lower_gram(inputs)
         diagonal = gram.diagonal()
-        size, shift = torch.finfo(inputs.dtype).eps * float(diagonal.mean()), 0.0
-        for part in (0.0, 10.0, 100.0):
-            diagonal += (part - shift) * size
+        size = torch.finfo(inputs.dtype).eps * float(diagonal.mean())
+        for more in (0.0, 10.0, 90.0):
+            diagonal += more * size
             factor, failed = torch.linalg.cholesky_ex(gram)
             if not failed and torch.isfinite(factor.diagonal()).all():  # what is not finite anywhere gets there
                 return cls(inputs, factor)
-            shift = part
         return None
 
     def lift(self, coordinates: Tensor) -> Tensor:
